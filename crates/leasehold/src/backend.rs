@@ -1,0 +1,336 @@
+//! The [`Backend`] trait: what a store must do, and no more.
+//!
+//! A store speaks its protocol. Time, loss, doubt, cancellation, batching,
+//! local queueing and events are written once, above this trait, and nothing
+//! above it knows which store it talks to.
+//!
+//! # The contract
+//!
+//! * **Atomic.** Every request is applied as a whole or not at all, as seen by
+//!   other clients.
+//! * **Idempotent on the owner.** [`acquire`](Backend::acquire) for an owner that
+//!   already has the lock answers with its grant again; for an owner that already
+//!   waits it keeps its place.
+//! * **Tokens** strictly increase per lock, across release, expiry, force-release
+//!   and restart. The same owner always gets the same token.
+//! * **Proofs are dated before they were asked for.** [`Proof::at`] is this client's
+//!   clock just before it sent what proved the lease; never the time of the answer.
+//! * **Futures may be dropped** at any await point. What was sent may then still be
+//!   applied; the caller settles it.
+//! * **Errors tell the outcome.** [`Outcome::NotApplied`](crate::Outcome::NotApplied)
+//!   only when the store certainly did not and will not do it.
+//! * **Renewal never re-takes**: a lease that lapsed or went to another is gone.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::clock::Moment;
+use crate::error::Result;
+use crate::guarantees::Guarantees;
+use crate::holder::{HeldBy, Holder};
+use crate::loss::{Forced, LossReason};
+use crate::name::Name;
+use crate::owner::Owner;
+use crate::token::Token;
+
+pub mod memory;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+/// A store's answer, once it comes.
+pub type Reply<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
+
+/// A store of locks. See the [module](self) for the contract.
+///
+/// Requests with a `Vec` answer with one verdict for each item, in order. No two
+/// items of one request name the same lock.
+pub trait Backend: fmt::Debug + Send + Sync + 'static {
+    /// What this store promises.
+    fn guarantees(&self) -> &Guarantees;
+
+    /// How much may travel in one request, and how many requests at once.
+    fn limits(&self) -> Limits;
+
+    /// Takes each lock that is free; where a claim asks to queue, takes a place in line.
+    ///
+    /// A free lock with waiters goes to the first of them, not to the newcomer.
+    /// An owner that was barred by [`settle`](Backend::settle) is refused as `Held`.
+    fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>>;
+
+    /// Waits until a queued claim gets the lock, or should ask again.
+    ///
+    /// Dropping the future gives nothing up: the place in line stays until
+    /// [`leave`](Backend::leave), and lapses by itself only if nobody waits on it for long.
+    fn wait(self: Arc<Self>, claim: Claim) -> Reply<Turn>;
+
+    /// Gives up a place in line, or the lock itself if it was granted meanwhile.
+    fn leave(self: Arc<Self>, claim: Claim) -> Reply<()>;
+
+    /// After an acquire of unknown outcome: the grant if the lock is this owner's;
+    /// otherwise the owner leaves the queue and is *barred* for its TTL, so that a
+    /// request that is still on its way can no longer take effect.
+    fn settle(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Option<Grant>>>;
+
+    /// Proves each lease and extends it to its full TTL from now.
+    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Renewal>>;
+
+    /// Gives each lock back, if it is still the owner's, and lets the next waiter in.
+    fn release(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Release>>;
+
+    /// Looks at one lock; `None` if the store knows nothing of it.
+    fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>>;
+
+    /// Looks at every lock that is held or waited for and whose name starts with
+    /// `prefix`, in the order of their names.
+    fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>>;
+
+    /// Takes a lock away from its holder, records who and why, lets the next waiter
+    /// in. The token of the lease that was ended, or `None` if nobody held it.
+    fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>>;
+
+    /// Examines the store's set-up: what about it is unsafe.
+    fn examine(self: Arc<Self>) -> Reply<Vec<Finding>>;
+
+    /// Completes when the store hints that a lease of this client may be over, sooner
+    /// than the next renewal would show it. Only a hint: the lease is then renewed,
+    /// and the verdict counts. A store that has no such channel never completes.
+    fn hint(self: Arc<Self>) -> Reply<Hint> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// How much a store takes at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// The most items of one request.
+    pub batch: usize,
+    /// The most requests of one kind in flight. Claims that come while this many
+    /// are under way travel together afterwards.
+    pub in_flight: usize,
+}
+
+impl Limits {
+    /// At most `batch` items in a request, `in_flight` requests of a kind at once.
+    pub const fn new(batch: usize, in_flight: usize) -> Self {
+        Self { batch, in_flight }
+    }
+}
+
+/// A wish for a lock.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Claim {
+    /// The lock.
+    pub name: Name,
+    /// Who claims it: a fresh owner for each acquisition.
+    pub owner: Owner,
+    /// How long the lease lasts without renewal.
+    pub ttl: Duration,
+    /// Whether to wait in line when the lock is held.
+    pub queue: bool,
+    /// Exclusive or not.
+    pub mode: Mode,
+    /// Who is behind it, for people.
+    pub holder: Arc<Holder>,
+}
+
+impl Claim {
+    /// An exclusive claim by a fresh owner that does not queue.
+    pub fn new(name: Name, ttl: Duration, holder: Arc<Holder>) -> Self {
+        Self { name, owner: Owner::random(), ttl, queue: false, mode: Mode::Exclusive, holder }
+    }
+
+    /// The hold that a grant of this claim gives.
+    pub fn hold(&self, token: Token) -> Hold {
+        Hold { name: self.name.clone(), owner: self.owner, token, ttl: self.ttl }
+    }
+}
+
+/// Whether a lease shares its lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Mode {
+    /// At most one lease at a time.
+    Exclusive,
+}
+
+/// A store's answer to a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// The lock is the claimant's.
+    Granted(Grant),
+    /// Another has it, or waiters are before us, and the claim did not ask to queue.
+    Held(Option<HeldBy>),
+    /// The claim has its place in line: go on with [`Backend::wait`].
+    Queued(Option<HeldBy>),
+}
+
+/// What became of a claim in line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Turn {
+    /// The lock is the claimant's.
+    Granted(Grant),
+    /// Something changed, or the place in line was lost: claim again with the same owner.
+    TryAgain,
+}
+
+/// A lock that was granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// The fencing token.
+    pub token: Token,
+    /// What the lease's deadline is counted from. A grant that a releaser pushed to
+    /// a waiter may be shorter than the TTL; the first renewal makes it whole.
+    pub proof: Proof,
+}
+
+/// What proves a lease, and for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Proof {
+    /// This client's clock just before it sent what proved the lease (or its session).
+    pub at: Moment,
+    /// How long the store keeps the lease from the time it applied it.
+    pub valid_for: Duration,
+}
+
+/// A lease as its client presents it to the store.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Hold {
+    /// The lock.
+    pub name: Name,
+    /// The owner that holds it.
+    pub owner: Owner,
+    /// The token it was granted with.
+    pub token: Token,
+    /// The time to live that a renewal restores.
+    pub ttl: Duration,
+}
+
+/// A store's answer to a renewal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Renewal {
+    /// Still ours, and proved.
+    Renewed(Proof),
+    /// Certainly not ours any more, and why.
+    NotYours(LossReason),
+}
+
+/// A store's answer to a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// It was the owner's and is free now.
+    Released,
+    /// It was not the owner's any more.
+    NotHeld,
+}
+
+/// What [`Backend::hint`] tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hint {
+    /// Ask about the lease of this owner.
+    Lease(Owner),
+    /// Ask about all leases: the session may have ended.
+    All,
+}
+
+/// A lock as others see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// The lock.
+    pub name: Name,
+    /// The lease that covers it, if any.
+    pub lease: Option<LeaseInfo>,
+    /// How many clients wait for it.
+    pub waiters: usize,
+    /// The last time it was released by force, where the store still knows.
+    pub forced: Option<ForcedInfo>,
+}
+
+impl LockInfo {
+    /// A lock that nobody holds.
+    pub fn free(name: Name) -> Self {
+        Self { name, lease: None, waiters: 0, forced: None }
+    }
+}
+
+/// A lease as others see it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeaseInfo {
+    /// Its owner; `None` for a foreign client with ids of another kind.
+    pub owner: Option<Owner>,
+    /// Its token; `None` for a foreign client without one.
+    pub token: Option<Token>,
+    /// Who, since when.
+    pub held_by: HeldBy,
+    /// How long the store keeps it from now, if it is not renewed.
+    pub remaining: Option<Duration>,
+}
+
+impl LeaseInfo {
+    /// A lease with these parts.
+    pub fn new(
+        owner: Option<Owner>,
+        token: Option<Token>,
+        held_by: HeldBy,
+        remaining: Option<Duration>,
+    ) -> Self {
+        Self { owner, token, held_by, remaining }
+    }
+}
+
+/// A force-release, as the store recorded it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ForcedInfo {
+    /// Who and why.
+    pub forced: Forced,
+    /// When.
+    pub at: SystemTime,
+    /// The token of the lease that was ended.
+    pub token: Token,
+}
+
+impl ForcedInfo {
+    /// A record with these parts.
+    pub fn new(forced: Forced, at: SystemTime, token: Token) -> Self {
+        Self { forced, at, token }
+    }
+}
+
+/// What [`Backend::examine`] found about a store's set-up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What was found.
+    pub what: String,
+    /// What can go wrong, and what to do.
+    pub advice: String,
+}
+
+impl Finding {
+    /// A finding.
+    pub fn new(severity: Severity, what: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { severity, what: what.into(), advice: advice.into() }
+    }
+}
+
+/// How bad a [`Finding`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Severity {
+    /// As it should be.
+    Fine,
+    /// It can cost comfort or speed.
+    Warning,
+    /// It can cost a lock.
+    Unsafe,
+}

@@ -1,0 +1,128 @@
+//! The event stream: everything that happens to leases, as it happens.
+//! Metrics, logs, histories and the dashboard all hang on it.
+
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::holder::HeldBy;
+use crate::loss::{Forced, Loss};
+use crate::name::Name;
+use crate::owner::Owner;
+use crate::token::Token;
+
+/// Something that happened to a lock or a lease of this client.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Event {
+    /// When, on the client's clock.
+    pub at: Moment,
+    /// Which lock.
+    pub name: Name,
+    /// Which acquisition; `None` for what an operator did.
+    pub owner: Option<Owner>,
+    /// What.
+    pub kind: EventKind,
+}
+
+/// What happened.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum EventKind {
+    /// An acquisition began.
+    Asked,
+    /// It waits in line, behind whom.
+    Waiting(Option<HeldBy>),
+    /// It got the lock.
+    Granted {
+        /// With this token.
+        token: Token,
+        /// After this long.
+        waited: Duration,
+    },
+    /// The lease was proved again.
+    Renewed,
+    /// A renewal got no answer.
+    Doubtful(Error),
+    /// The lease is over, and the holder did not ask for it.
+    Lost(Loss),
+    /// The lease was given back.
+    Released {
+        /// After being held this long.
+        held: Duration,
+    },
+    /// An operator released the lock by force.
+    Forced(Forced),
+    /// An acquisition ended without the lock: patience, an error, or it was given up.
+    Refused(Refusal),
+}
+
+/// Why an acquisition ended without the lock.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// Another holds it and the caller would not wait (longer).
+    Held(Option<HeldBy>),
+    /// It failed.
+    Failed(Error),
+    /// The caller dropped it.
+    Cancelled,
+}
+
+/// How many events a slow reader may fall behind before it misses some.
+const BACKLOG: usize = 4096;
+
+/// Where events are announced. Announcing to nobody costs next to nothing.
+#[derive(Debug)]
+pub(crate) struct Announcer(broadcast::Sender<Event>);
+
+impl Announcer {
+    pub(crate) fn new() -> Self {
+        Self(broadcast::Sender::new(BACKLOG))
+    }
+
+    pub(crate) fn announce(&self, event: impl FnOnce() -> Event) {
+        if self.0.receiver_count() > 0 {
+            // Fails only if the last reader left just now.
+            let _ = self.0.send(event());
+        }
+    }
+
+    pub(crate) fn subscribe(&self) -> Events {
+        Events { receiver: self.0.subscribe(), missed: 0 }
+    }
+}
+
+/// A reader of a client's events, from the moment it was made.
+#[derive(Debug)]
+pub struct Events {
+    receiver: broadcast::Receiver<Event>,
+    missed: u64,
+}
+
+impl Events {
+    /// The next event; `None` once the client is gone.
+    ///
+    /// A reader that falls more than a few thousand events behind misses the oldest;
+    /// [`Events::missed`] counts them.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no event.
+    pub async fn next(&mut self) -> Option<Event> {
+        loop {
+            match self.receiver.recv().await {
+                Ok(event) => return Some(event),
+                Err(broadcast::error::RecvError::Lagged(count)) => self.missed += count,
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    }
+
+    /// How many events this reader missed by being slow.
+    pub fn missed(&self) -> u64 {
+        self.missed
+    }
+}

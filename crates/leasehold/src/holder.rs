@@ -1,0 +1,72 @@
+//! Who is behind a lease: for people who ask "who holds it?".
+
+use std::fmt;
+use std::time::SystemTime;
+
+/// The process behind a lease.
+///
+/// It serves people and, on the embedded store, tells whether the process is
+/// still there. It proves nothing: ownership is the [`Owner`](crate::Owner)'s.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// The host's name.
+    pub host: String,
+    /// The process id, in its own pid namespace.
+    pub pid: u32,
+    /// What the process calls itself; by default the program's name.
+    pub label: String,
+}
+
+impl Holder {
+    /// A holder with these parts, as a store reads them back.
+    pub fn new(host: impl Into<String>, pid: u32, label: impl Into<String>) -> Self {
+        Self { host: host.into(), pid, label: label.into() }
+    }
+
+    /// This process, under the program's name.
+    pub fn this_process() -> Self {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let program = std::env::current_exe()
+            .ok()
+            .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+            .unwrap_or_else(|| "unknown".to_owned());
+        Self { host, pid: std::process::id(), label: program }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (pid {} on {})", self.label, self.pid, self.host)
+    }
+}
+
+/// A lease as others see it: who holds the lock, since when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeldBy {
+    /// Who; `None` for a foreign client that says nothing about itself.
+    pub holder: Option<Holder>,
+    /// Since when, by the wall clock of the store or its client.
+    pub since: Option<SystemTime>,
+}
+
+impl HeldBy {
+    /// A description of the present holder.
+    pub fn new(holder: Option<Holder>, since: Option<SystemTime>) -> Self {
+        Self { holder, since }
+    }
+}
+
+impl fmt::Display for HeldBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.holder {
+            Some(holder) => fmt::Display::fmt(holder, f)?,
+            None => f.write_str("a client that does not say who it is")?,
+        }
+        if let Some(age) = self.since.and_then(|since| since.elapsed().ok()) {
+            write!(f, " for {:.1} s", age.as_secs_f64())?;
+        }
+        Ok(())
+    }
+}
