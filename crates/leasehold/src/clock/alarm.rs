@@ -13,6 +13,7 @@ use rustix::time::{
 use tokio::io::unix::AsyncFd;
 
 use super::{Clock, ManualClock, Moment, Source};
+use crate::readiness;
 
 /// One timer on the clock that leases are measured by.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ impl Clock {
         Ok(Alarm(match &self.0 {
             Source::Boot => {
                 let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-                Kind::Boot(AsyncFd::new(timerfd_create(TimerfdClockId::Boottime, flags)?)?)
+                Kind::Boot(readiness::watch(timerfd_create(TimerfdClockId::Boottime, flags)?)?)
             }
             Source::Manual(clock) => Kind::Manual(clock.clone()),
         }))

@@ -1,0 +1,112 @@
+//! What all clones of a [`Locks`](crate::Locks) share: the way to the store, the
+//! keeper, the batcher's lanes and the local queue. Nothing here is public.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::backend::{Backend, Claim, Hold};
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, Result};
+use crate::event::{Announcer, Event, EventKind};
+use crate::failpoint::{Failpoints, Point};
+use crate::holder::Holder;
+use crate::name::Name;
+use crate::owner::Owner;
+
+pub(crate) use attempt::acquire;
+pub(crate) use keeper::Keeper;
+pub(crate) use lane::Lane;
+pub(crate) use release::{release, release_in_background};
+pub(crate) use schedule::Place;
+pub(crate) use turnstile::Turnstile;
+
+mod attempt;
+mod keeper;
+mod lane;
+mod release;
+mod schedule;
+mod turnstile;
+mod undo;
+
+/// What every part of a client needs; it knows none of them.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) clock: Clock,
+    pub(crate) announcer: Announcer,
+    pub(crate) failpoints: Failpoints,
+    /// Where background work runs, wherever the caller is.
+    pub(crate) runtime: Handle,
+    /// How long a request may take before its outcome counts as unknown.
+    pub(crate) request_timeout: Duration,
+}
+
+impl Context {
+    pub(crate) fn announce(&self, name: &Name, owner: Option<Owner>, kind: EventKind) {
+        self.announcer.announce(|| Event { at: self.clock.now(), name: name.clone(), owner, kind });
+    }
+
+    /// Waits for a store's answer, but not for ever.
+    pub(crate) async fn ask<T>(&self, asking: impl Future<Output = Result<T>>) -> Result<T> {
+        self.ask_within(self.request_timeout, asking).await
+    }
+
+    /// Waits for a store's answer for at most `limit`; then its outcome is unknown.
+    pub(crate) async fn ask_within<T>(
+        &self,
+        limit: Duration,
+        asking: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        match tokio::time::timeout(limit, asking).await {
+            Ok(answer) => answer.map_err(|error| error.on_store(self.backend.guarantees().store)),
+            Err(_) => Err(Error::no_answer(limit).on_store(self.backend.guarantees().store)),
+        }
+    }
+
+    /// What is taken off every lease: clocks may differ by 1 %, and answers are
+    /// rounded to milliseconds on both sides.
+    pub(crate) fn drift(&self, ttl: Duration) -> Duration {
+        if self.failpoints.skips(Point::SubtractDrift) {
+            return Duration::ZERO;
+        }
+        ttl / 100 + Duration::from_millis(2) + self.backend.guarantees().extra_drift
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) context: Arc<Context>,
+    pub(crate) holder: Arc<Holder>,
+    pub(crate) keeper: Keeper,
+    pub(crate) claims: Lane<Claim>,
+    pub(crate) releases: Lane<Hold>,
+    pub(crate) turnstile: Arc<Turnstile>,
+}
+
+impl Client {
+    pub(crate) fn new(context: Context, holder: Holder) -> Self {
+        let context = Arc::new(context);
+        Self {
+            holder: Arc::new(holder),
+            keeper: Keeper::new(context.clone()),
+            claims: Lane::new(context.clone()),
+            releases: Lane::new(context.clone()),
+            turnstile: Arc::default(),
+            context,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.context.clock.now()
+    }
+}
+
+/// A pause before asking again: full jitter, doubling up to a bound.
+pub(crate) fn backoff(attempt: u32) -> Duration {
+    const FIRST: u64 = 10;
+    const LONGEST: u64 = 1_000;
+    let bound = FIRST.saturating_mul(1 << attempt.min(10)).min(LONGEST);
+    Duration::from_millis(fastrand::u64(1..=bound))
+}

@@ -1,0 +1,281 @@
+//! The batcher: one lane for each kind of request that many callers send at once.
+//!
+//! Idle, a request leaves at once. While as many are in flight as the store takes,
+//! newcomers collect and travel together afterwards (group commit for locks). A
+//! request that is under way never depends on its caller being polled: a store
+//! that answers at once is asked in place, any other one by a task of its own.
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::Context;
+use crate::backend::{Backend, Claim, Hold, Release, Reply, Verdict};
+use crate::error::{Error, ErrorKind, Operation, Outcome, Result};
+use crate::failpoint::Point;
+use crate::name::Name;
+
+/// A request that can travel with others of its kind.
+pub(crate) trait Request: Clone + fmt::Debug + Send + 'static {
+    type Answer: fmt::Debug + Send + 'static;
+    const OPERATION: Operation;
+    /// Whether a request that was not sent yet goes with its caller.
+    const GOES_WITH_CALLER: bool;
+
+    fn name(&self) -> &Name;
+    fn send(backend: Arc<dyn Backend>, batch: Vec<Self>) -> Reply<Vec<Self::Answer>>;
+}
+
+impl Request for Claim {
+    type Answer = Verdict;
+    const OPERATION: Operation = Operation::Acquire;
+    const GOES_WITH_CALLER: bool = true;
+
+    fn name(&self) -> &Name {
+        &self.name
+    }
+
+    fn send(backend: Arc<dyn Backend>, batch: Vec<Self>) -> Reply<Vec<Verdict>> {
+        backend.acquire(batch)
+    }
+}
+
+/// A hold in a lane is to be released; renewals go through the keeper.
+impl Request for Hold {
+    type Answer = Release;
+    const OPERATION: Operation = Operation::Release;
+    const GOES_WITH_CALLER: bool = false;
+
+    fn name(&self) -> &Name {
+        &self.name
+    }
+
+    fn send(backend: Arc<dyn Backend>, batch: Vec<Self>) -> Reply<Vec<Release>> {
+        backend.release(batch)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Lane<R: Request>(Arc<Shared<R>>);
+
+#[derive(Debug)]
+struct Shared<R: Request> {
+    context: Arc<Context>,
+    queue: Mutex<Queue<R>>,
+}
+
+#[derive(Debug)]
+struct Queue<R: Request> {
+    in_flight: usize,
+    waiting: VecDeque<Item<R>>,
+}
+
+#[derive(Debug)]
+struct Item<R: Request> {
+    request: R,
+    reply: oneshot::Sender<Result<R::Answer>>,
+}
+
+impl<R: Request> Lane<R> {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
+        let queue = Mutex::new(Queue { in_flight: 0, waiting: VecDeque::new() });
+        Self(Arc::new(Shared { context, queue }))
+    }
+
+    /// Sends one request, alone or with others.
+    ///
+    /// # Cancel safety
+    ///
+    /// Once polled it may be applied even if the future is dropped.
+    pub(crate) async fn send(&self, request: R) -> Result<R::Answer> {
+        // A store that always answers at once must not keep other tasks from running.
+        tokio::task::consume_budget().await;
+        let name = request.name().clone();
+        self.enqueue_or_send(request).await.map_err(|error| {
+            let store = self.0.context.backend.guarantees().store;
+            error.on_store(store).during(R::OPERATION, Some(&name))
+        })
+    }
+
+    async fn enqueue_or_send(&self, request: R) -> Result<R::Answer> {
+        let answer = match self.0.clone().admit(request) {
+            Admission::Collected(answer) => answer,
+            Admission::Go(slot, request) => match slot.send_in_place(request).await {
+                InPlace::Answered(answer) => return answer,
+                InPlace::UnderWay(answer) => answer,
+            },
+        };
+        answer.await.unwrap_or_else(|_| Err(runtime_is_gone()))
+    }
+}
+
+enum Admission<R: Request> {
+    Go(Slot<R>, R),
+    Collected(oneshot::Receiver<Result<R::Answer>>),
+}
+
+enum InPlace<R: Request> {
+    Answered(Result<R::Answer>),
+    UnderWay(oneshot::Receiver<Result<R::Answer>>),
+}
+
+/// The right to have one request in flight. Dropping it gives the right back,
+/// whatever happens (a store that panics, a runtime that ends).
+struct Slot<R: Request> {
+    lane: Arc<Shared<R>>,
+    given_back: bool,
+}
+
+impl<R: Request> Slot<R> {
+    /// Asks the store; if it does not answer at once, a task goes on with it.
+    async fn send_in_place(self, request: R) -> InPlace<R> {
+        let mut sending = R::send(self.lane.context.backend.clone(), vec![request]);
+        match poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await {
+            Poll::Ready(answers) => {
+                self.pass_on();
+                InPlace::Answered(answers.and_then(only))
+            }
+            Poll::Pending => {
+                let (reply, answer) = oneshot::channel();
+                let context = self.lane.context.clone();
+                context.runtime.spawn(async move {
+                    let answers = self.lane.context.ask(sending).await;
+                    // The caller may be gone: what it left behind is undone elsewhere.
+                    let _ = reply.send(answers.and_then(only));
+                    self.send_collected().await;
+                });
+                InPlace::UnderWay(answer)
+            }
+        }
+    }
+
+    /// The request has been answered: the slot goes to what collected meanwhile.
+    fn pass_on(mut self) {
+        if !self.give_back_if_idle() {
+            let context = self.lane.context.clone();
+            context.runtime.spawn(self.send_collected());
+        }
+    }
+
+    async fn send_collected(mut self) {
+        while !self.give_back_if_idle() {
+            let batch = self.lane.next_batch();
+            self.lane.send_batch(batch).await;
+            // Those who were just answered may have something to send: let them
+            // come along instead of travelling behind.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// In one step, so that nobody collects behind a slot that is just going.
+    fn give_back_if_idle(&mut self) -> bool {
+        let mut queue = self.lane.queue.lock();
+        if queue.waiting.is_empty() {
+            queue.in_flight -= 1;
+            self.given_back = true;
+        }
+        self.given_back
+    }
+}
+
+impl<R: Request> Drop for Slot<R> {
+    fn drop(&mut self) {
+        if !self.given_back {
+            self.lane.queue.lock().in_flight -= 1;
+        }
+    }
+}
+
+impl<R: Request> Shared<R> {
+    fn admit(self: Arc<Self>, request: R) -> Admission<R> {
+        let mut queue = self.queue.lock();
+        if queue.in_flight < self.context.backend.limits().in_flight {
+            queue.in_flight += 1;
+            drop(queue);
+            return Admission::Go(Slot { lane: self, given_back: false }, request);
+        }
+        let (reply, answer) = oneshot::channel();
+        queue.waiting.push_back(Item { request, reply });
+        Admission::Collected(answer)
+    }
+
+    fn next_batch(&self) -> Vec<Item<R>> {
+        let waiting = &mut self.queue.lock().waiting;
+        let limit = self.context.backend.limits().batch.max(1);
+        let mut batch = Vec::new();
+        let mut names = HashSet::new();
+        let mut later = VecDeque::new();
+        while batch.len() < limit
+            && let Some(item) = waiting.pop_front()
+        {
+            if R::GOES_WITH_CALLER && item.reply.is_closed() {
+                continue;
+            }
+            let split = !self.context.failpoints.skips(Point::SplitSameName);
+            if split && !names.insert(item.request.name().clone()) {
+                later.push_back(item);
+            } else {
+                batch.push(item);
+            }
+        }
+        later.append(waiting);
+        *waiting = later;
+        batch
+    }
+
+    async fn send_batch(&self, batch: Vec<Item<R>>) {
+        if batch.is_empty() {
+            return; // All their callers gave up.
+        }
+        let requests = batch.iter().map(|item| item.request.clone()).collect();
+        let sending = R::send(self.context.backend.clone(), requests);
+        match self.context.ask(sending).await {
+            Ok(answers) if answers.len() == batch.len() => {
+                for (item, answer) in batch.into_iter().zip(answers) {
+                    let _ = item.reply.send(Ok(answer));
+                }
+            }
+            Ok(_) => {
+                for item in batch {
+                    let _ = item.reply.send(Err(wrong_count()));
+                }
+            }
+            // One bad item may have failed them all (etcd: an unknown lease).
+            Err(error) if error.outcome() == Outcome::NotApplied && batch.len() > 1 => {
+                for item in batch {
+                    let alone = vec![item.request];
+                    let sending = R::send(self.context.backend.clone(), alone);
+                    let answers = self.context.ask(sending).await;
+                    let _ = item.reply.send(answers.and_then(only));
+                }
+            }
+            Err(error) => {
+                for item in batch {
+                    let _ = item.reply.send(Err(error.clone()));
+                }
+            }
+        }
+    }
+}
+
+fn only<T>(mut answers: Vec<T>) -> Result<T> {
+    match (answers.pop(), answers.is_empty()) {
+        (Some(answer), true) => Ok(answer),
+        _ => Err(wrong_count()),
+    }
+}
+
+fn wrong_count() -> Error {
+    let message = "the store did not answer each request once; please report this";
+    Error::new(ErrorKind::Internal, message).outcome_unknown()
+}
+
+fn runtime_is_gone() -> Error {
+    let message = "the runtime that this client was connected on has ended";
+    Error::new(ErrorKind::NoRuntime, message).outcome_unknown()
+}

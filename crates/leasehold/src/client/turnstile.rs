@@ -1,0 +1,139 @@
+//! Tasks of one client that want the same lock queue here, so that the store sees
+//! one waiter per client and lock, and clients are served in the order they came.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::name::Name;
+
+#[derive(Debug, Default)]
+pub(crate) struct Turnstile {
+    /// A name is present while somebody has its pass; behind it, who comes next.
+    lines: Mutex<HashMap<Name, VecDeque<oneshot::Sender<()>>>>,
+}
+
+/// The right to ask the store for a lock. Dropping it lets the next task ask.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    turnstile: Arc<Turnstile>,
+    name: Name,
+}
+
+impl Turnstile {
+    /// Waits for this task's turn. Dropping the future leaves the line.
+    pub(crate) async fn enter(self: &Arc<Self>, name: &Name) -> Pass {
+        if let Some(turn) = self.join(name) {
+            Place { turnstile: self, name, turn }.reached().await;
+        }
+        Pass { turnstile: self.clone(), name: name.clone() }
+    }
+
+    fn join(&self, name: &Name) -> Option<oneshot::Receiver<()>> {
+        let mut lines = self.lines.lock();
+        match lines.get_mut(name) {
+            None => {
+                lines.insert(name.clone(), VecDeque::new());
+                None
+            }
+            Some(line) => {
+                let (sender, turn) = oneshot::channel();
+                line.push_back(sender);
+                Some(turn)
+            }
+        }
+    }
+
+    /// Gives the turn to the next task that still wants it.
+    fn hand_on(&self, name: &Name) {
+        let mut lines = self.lines.lock();
+        let Some(line) = lines.get_mut(name) else { return };
+        while let Some(next) = line.pop_front() {
+            if next.send(()).is_ok() {
+                return;
+            }
+        }
+        lines.remove(name);
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.turnstile.hand_on(&self.name);
+    }
+}
+
+/// A place in line.
+struct Place<'a> {
+    turnstile: &'a Turnstile,
+    name: &'a Name,
+    turn: oneshot::Receiver<()>,
+}
+
+impl Place<'_> {
+    async fn reached(mut self) {
+        // Senders are dropped only after they were used. Once received, the drop
+        // below finds the channel empty and hands nothing on.
+        let _ = (&mut self.turn).await;
+    }
+}
+
+impl Drop for Place<'_> {
+    /// A turn that came just as the task gave up goes to the next one.
+    fn drop(&mut self) {
+        self.turn.close();
+        if self.turn.try_recv().is_ok() {
+            self.turnstile.hand_on(self.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> Name {
+        Name::new("x").unwrap()
+    }
+
+    async fn poll_once(future: &mut (impl Future + Unpin)) -> bool {
+        std::future::poll_fn(|cx| {
+            std::task::Poll::Ready(std::pin::Pin::new(&mut *future).poll(cx).is_ready())
+        })
+        .await
+    }
+
+    #[tokio::test]
+    async fn serves_in_order_and_forgets_the_name() {
+        let turnstile = Arc::new(Turnstile::default());
+        let name = name();
+        let first = turnstile.enter(&name).await;
+        let mut second = Box::pin(turnstile.enter(&name));
+        let mut third = Box::pin(turnstile.enter(&name));
+        assert!(!poll_once(&mut second).await);
+        assert!(!poll_once(&mut third).await);
+        drop(first);
+        let second = second.await;
+        assert!(!poll_once(&mut third).await);
+        drop(second);
+        drop(third.await);
+        assert!(turnstile.lines.lock().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_turn_given_to_a_task_that_gives_up_is_handed_on() {
+        let turnstile = Arc::new(Turnstile::default());
+        let name = name();
+        let first = turnstile.enter(&name).await;
+        let mut quitter = Box::pin(turnstile.enter(&name));
+        let mut third = Box::pin(turnstile.enter(&name));
+        assert!(!poll_once(&mut quitter).await);
+        assert!(!poll_once(&mut third).await);
+        drop(first);
+        drop(quitter);
+        drop(third.await);
+        assert!(turnstile.lines.lock().is_empty());
+    }
+}

@@ -1,0 +1,64 @@
+//! Undoing an acquisition that nobody wants any more: whatever the store did or
+//! may still do with the claim, no lock and no place in line is left behind.
+
+use std::sync::Arc;
+
+use super::{Client, backoff};
+use crate::backend::{Claim, Grant};
+use crate::error::Result;
+
+/// What a claim may have left at the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Trace {
+    /// Nothing: it was never sent, or the store said no.
+    None,
+    /// A place in line, and nothing under way.
+    Place,
+    /// Anything: a request may still be on its way.
+    Unknown,
+}
+
+/// Undoes the claim, trying until the store answers or the claim could not matter any more.
+pub(super) async fn undo(client: Arc<Client>, claim: Claim, trace: Trace) {
+    if trace == Trace::None {
+        return;
+    }
+    // A lease that was granted meanwhile lapses by then.
+    let matters_until = client.now() + claim.ttl + claim.ttl;
+    let mut attempt = 0;
+    while let Err(error) = undo_once(&client, &claim, trace).await {
+        if client.now() >= matters_until {
+            tracing::warn!(lock = %claim.name, owner = %claim.owner, %error,
+                "gave up undoing a cancelled acquisition; it lapses by its TTL");
+            return;
+        }
+        client.context.clock.sleep(backoff(attempt)).await;
+        attempt += 1;
+    }
+}
+
+/// One try. Leaving is enough for a place in line; otherwise the owner is settled,
+/// which bars it, and what it got is given back.
+pub(super) async fn undo_once(client: &Client, claim: &Claim, trace: Trace) -> Result<()> {
+    match trace {
+        Trace::None => Ok(()),
+        Trace::Place => {
+            let leaving = client.context.backend.clone().leave(claim.clone());
+            client.context.ask(leaving).await
+        }
+        Trace::Unknown => match settle(client, claim).await? {
+            None => Ok(()),
+            Some(grant) => {
+                let releasing =
+                    client.context.backend.clone().release(vec![claim.hold(grant.token)]);
+                client.context.ask(releasing).await.map(drop)
+            }
+        },
+    }
+}
+
+/// Asks the store whether the claim succeeded, and bars it if not.
+pub(super) async fn settle(client: &Client, claim: &Claim) -> Result<Option<Grant>> {
+    let settling = client.context.backend.clone().settle(vec![claim.clone()]);
+    Ok(client.context.ask(settling).await?.pop().flatten())
+}

@@ -1,0 +1,183 @@
+//! From a URL, or a store opened by hand, to a client.
+
+use std::fmt;
+use std::future::IntoFuture;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::backend::Backend;
+use crate::backend::memory::MemoryStore;
+use crate::client::{Client, Context};
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::event::Announcer;
+use crate::failpoint::Failpoints;
+use crate::guarantees::Consistency;
+use crate::holder::Holder;
+use crate::locks::Locks;
+
+/// How long a request may take before its outcome counts as unknown.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Connects to the store behind `url`:
+///
+/// | URL | store |
+/// |---|---|
+/// | `sqlite:` | the embedded store of this user, for the processes of this machine |
+/// | `sqlite:/path/to/locks.db` | an embedded store at this path |
+/// | `memory:` | a store of its own in the memory of this process |
+/// | `memory:name` | the store of this name in the memory of this process |
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let locks = leasehold::connect("memory:").await?;
+/// let lease = locks.lock("inventory:item42").acquire().await?;
+/// println!("write with token {}", lease.token());
+/// lease.release().await?;
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
+pub fn connect(url: impl Into<String>) -> Connect {
+    Connect::new(Target::Url(url.into()))
+}
+
+/// A client to be: set what it needs, then `.await` it.
+#[must_use = "a client connects when it is awaited"]
+pub struct Connect {
+    target: Target,
+    required: Option<Consistency>,
+    holder: Holder,
+    clock: Clock,
+    failpoints: Failpoints,
+    request_timeout: Duration,
+}
+
+enum Target {
+    Url(String),
+    Backend(Arc<dyn Backend>),
+}
+
+impl Connect {
+    fn new(target: Target) -> Self {
+        Self {
+            target,
+            required: None,
+            holder: Holder::this_process(),
+            clock: Clock::boot(),
+            failpoints: Failpoints::default(),
+            request_timeout: REQUEST_TIMEOUT,
+        }
+    }
+
+    pub(crate) fn on(backend: Arc<dyn Backend>) -> Self {
+        Self::new(Target::Backend(backend))
+    }
+
+    /// Refuses a store that promises less.
+    pub fn require(mut self, consistency: Consistency) -> Self {
+        self.required = Some(consistency);
+        self
+    }
+
+    /// What this process calls itself to those who ask who holds a lock. Default: the
+    /// program's name.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.holder.label = label.into();
+        self
+    }
+
+    /// How long a request may take before its outcome counts as unknown. Default: 2 s.
+    /// (Renewals of leases with a short TTL wait less.)
+    pub fn request_timeout(mut self, limit: Duration) -> Self {
+        self.request_timeout = limit;
+        self
+    }
+
+    /// The clock deadlines are measured by; a store opened by hand must use the same.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Points where a test interferes with this client.
+    pub fn failpoints(mut self, failpoints: Failpoints) -> Self {
+        self.failpoints = failpoints;
+        self
+    }
+
+    async fn connect(self) -> Result<Locks> {
+        let runtime = Handle::try_current().map_err(|_| {
+            let message = "connecting needs a tokio runtime: call it inside one";
+            Error::new(ErrorKind::NoRuntime, message)
+        })?;
+        let backend = match self.target {
+            Target::Backend(backend) => backend,
+            Target::Url(url) => open(&url, &self.clock)?,
+        };
+        let promised = backend.guarantees();
+        if let Some(required) = self.required.filter(|required| *required > promised.consistency) {
+            let message = format!(
+                "{required} was required, but this store is {}; choose a stronger store",
+                promised.consistency
+            );
+            let refused = Error::new(ErrorKind::Refused, message);
+            return Err(refused.on_store(promised.store).during(Operation::Connect, None));
+        }
+        let context = Context {
+            backend,
+            clock: self.clock,
+            announcer: Announcer::new(),
+            failpoints: self.failpoints,
+            runtime,
+            request_timeout: self.request_timeout,
+        };
+        Ok(Locks::new(Client::new(context, self.holder)))
+    }
+}
+
+fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
+    let (scheme, rest) = url.split_once(':').ok_or_else(|| {
+        let message =
+            format!("{url:?} is no store's URL; for an embedded store write sqlite:{url}");
+        Error::invalid(message).during(Operation::Connect, None)
+    })?;
+    match scheme {
+        "memory" if rest.is_empty() => Ok(MemoryStore::new(clock.clone())),
+        "memory" => Ok(MemoryStore::named(rest)),
+        #[cfg(feature = "sqlite")]
+        "sqlite" => {
+            use crate::backend::sqlite::SqliteStore;
+            let path = match rest.strip_prefix("//").unwrap_or(rest) {
+                "" => SqliteStore::default_path()?,
+                path => path.into(),
+            };
+            Ok(SqliteStore::open(&path, clock.clone())?)
+        }
+        // The URL itself may carry a password: only the scheme is repeated.
+        other => Err(Error::invalid(format!(
+            "this build knows no store {other:?}; it has memory: and sqlite:"
+        ))
+        .during(Operation::Connect, None)),
+    }
+}
+
+impl IntoFuture for Connect {
+    type Output = Result<Locks>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<Locks>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.connect())
+    }
+}
+
+impl fmt::Debug for Connect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Neither the URL nor the store: a URL may carry a password.
+        f.debug_struct("Connect")
+            .field("required", &self.required)
+            .field("holder", &self.holder)
+            .finish_non_exhaustive()
+    }
+}

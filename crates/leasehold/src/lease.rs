@@ -1,0 +1,261 @@
+//! The guard: one acquisition of a lock, with its token and its deadline.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::client::{Client, Place, release, release_in_background};
+use crate::clock::Moment;
+use crate::error::{Error, Operation, Result};
+use crate::event::EventKind;
+use crate::failpoint::Point;
+use crate::loss::{Loss, LossReason};
+use crate::name::Name;
+use crate::owner::Owner;
+use crate::token::Token;
+
+pub use tenure::LeaseState;
+pub(crate) use tenure::{Next, Tenure, deadline};
+
+mod tenure;
+
+/// One acquisition of a lock: its guard.
+///
+/// Hold it while you work, give its [`token`](Lease::token) to the resource with
+/// every write, and [`release`](Lease::release) it.
+///
+/// # Dropping
+///
+/// Dropping a lease releases it in the background, on the runtime its client was
+/// connected on. If that runtime is gone, the lock is free at latest after its TTL.
+/// [`release`](Lease::release) tells how it ended; dropping cannot.
+#[must_use = "a lease that is dropped at once is released at once"]
+pub struct Lease {
+    client: Arc<Client>,
+    tenure: Arc<Tenure>,
+    place: Place,
+}
+
+impl Lease {
+    pub(crate) fn new(client: Arc<Client>, tenure: Arc<Tenure>, place: Place) -> Self {
+        Self { client, tenure, place }
+    }
+
+    /// The lock.
+    pub fn name(&self) -> &Name {
+        self.tenure.name()
+    }
+
+    /// The fencing token: what the resource compares.
+    pub fn token(&self) -> Token {
+        self.tenure.token()
+    }
+
+    /// The unique id of this acquisition.
+    pub fn owner(&self) -> Owner {
+        self.tenure.owner()
+    }
+
+    /// The time to live that each renewal restores.
+    pub fn ttl(&self) -> Duration {
+        self.tenure.ttl()
+    }
+
+    /// Where it stands, by this process's own clock and what the store last said.
+    pub fn state(&self) -> LeaseState {
+        self.tenure.state(&self.client.context)
+    }
+
+    /// The last moment the holder may act, as far as it is proved.
+    pub fn deadline(&self) -> Moment {
+        self.tenure.deadline()
+    }
+
+    /// How long the holder may still act, as far as it is proved; zero once it is over.
+    pub fn remaining(&self) -> Duration {
+        match self.state() {
+            LeaseState::Held | LeaseState::Doubtful => {
+                self.client.now().until(self.tenure.deadline())
+            }
+            LeaseState::Lost(_) | LeaseState::Released => Duration::ZERO,
+        }
+    }
+
+    /// Waits until the lease is lost; for ever if it never is.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn lost(&self) -> Loss {
+        let lost = |state| match state {
+            LeaseState::Lost(loss) => Some(loss),
+            _ => None,
+        };
+        self.tenure.until(&self.client.context, lost).await
+    }
+
+    /// A token that is cancelled when the lease ends, lost or released: for work that
+    /// already knows how to be cancelled.
+    pub fn cancelled(&self) -> CancellationToken {
+        self.tenure.cancellation(&self.client.context)
+    }
+
+    /// The token, if the lease may be acted on now: waits while it is in doubt.
+    ///
+    /// Call it between steps that have side effects. It asks the clock, not the
+    /// store, so it costs next to nothing; the resource has the last word.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) with the reason, once it is lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn checkpoint(&self) -> Result<Token> {
+        let decided = |state| match state {
+            LeaseState::Held => Some(Ok(self.token())),
+            LeaseState::Doubtful => None,
+            LeaseState::Lost(loss) => Some(Err(Error::lost(loss))),
+            LeaseState::Released => Some(Err(Error::not_held())),
+        };
+        let verdict = self.tenure.until(&self.client.context, decided).await;
+        verdict.map_err(|error| self.explain(error, None))
+    }
+
+    /// Asks the store whether the lease still covers the lock.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if it does not (the lease is then
+    /// lost), [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) if there is no
+    /// answer (nothing changes).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn verify(&self) -> Result<Token> {
+        self.checkpoint().await?;
+        let context = &self.client.context;
+        let asking = context.backend.clone().inspect(self.name().clone());
+        let info = context.ask(asking).await;
+        let info = info.map_err(|error| self.explain(error, Some(Operation::Inspect)))?;
+        let held = info.as_ref().and_then(|info| info.lease.as_ref());
+        if held.and_then(|lease| lease.owner) != Some(self.owner()) {
+            let forced = info.as_ref().and_then(|info| info.forced.as_ref());
+            let reason = match forced.filter(|forced| forced.token == self.token()) {
+                Some(record) => LossReason::Forced(record.forced.clone()),
+                None if held.is_some() => LossReason::Taken,
+                None => LossReason::Expired,
+            };
+            self.tenure.lose(context, reason);
+        }
+        self.checkpoint().await
+    }
+
+    /// Proves the lease now and extends it to its whole TTL, for those who renew by hand.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if it is lost,
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) if there is no answer:
+    /// the lease is then in doubt.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, the renewal may or may not happen.
+    pub async fn renew(&self) -> Result<()> {
+        if let LeaseState::Lost(loss) = self.state() {
+            return Err(self.explain(Error::lost(loss), Some(Operation::Renew)));
+        }
+        let renewed = self.client.keeper.renew_now(self.place, &self.tenure).await;
+        match (renewed, self.state()) {
+            (_, LeaseState::Lost(loss)) => {
+                Err(self.explain(Error::lost(loss), Some(Operation::Renew)))
+            }
+            (renewed, _) => renewed,
+        }
+    }
+
+    /// Gives the lock back, and tells the truth about it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotHeld`](crate::ErrorKind::NotHeld) when the lease had already
+    /// gone: what was done under it may have overlapped with another holder.
+    /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) when the store did not
+    /// answer; the release is then sent again in the background until the lease lapses.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, the release goes on in the background.
+    pub async fn release(self) -> Result<()> {
+        self.release_shared().await
+    }
+
+    /// As [`Lease::release`], for `run`, which shares the lease with the work.
+    pub(crate) async fn release_shared(&self) -> Result<()> {
+        let context = &self.client.context;
+        let deadline = match self.tenure.give_back(context) {
+            Ok(deadline) => deadline,
+            Err(_) => return Err(self.explain(Error::not_held(), Some(Operation::Release))),
+        };
+        self.client.keeper.let_go(self.place);
+        release(&self.client, self.tenure.hold(), deadline).await?;
+        self.announce_released();
+        Ok(())
+    }
+
+    fn announce_released(&self) {
+        let held = self.tenure.granted_at().until(self.client.now());
+        let owner = Some(self.owner());
+        self.client.context.announce(self.name(), owner, EventKind::Released { held });
+    }
+
+    fn explain(&self, error: Error, operation: Option<Operation>) -> Error {
+        let store = self.client.context.backend.guarantees().store;
+        match operation {
+            Some(operation) => error.on_store(store).during(operation, Some(self.name())),
+            None => error.on_store(store),
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let context = &self.client.context;
+        let ended = self.tenure.give_back(context);
+        self.client.keeper.let_go(self.place);
+        let release_until = match ended {
+            Ok(deadline) => {
+                self.announce_released();
+                deadline
+            }
+            // Lost by our own clock or count: the store may still have it, and others
+            // need not wait for the rest of its TTL now that its holder is done.
+            Err(LeaseState::Lost(Loss {
+                reason: LossReason::Expired | LossReason::Unreachable | LossReason::MaxHold,
+                ..
+            })) => self.client.now(),
+            Err(_) => return,
+        };
+        if !context.failpoints.skips(Point::ReleaseOnDrop) {
+            let releasing =
+                release_in_background(self.client.clone(), self.tenure.hold(), release_until);
+            context.runtime.spawn(releasing);
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("name", self.name())
+            .field("token", &self.token())
+            .field("owner", &self.owner())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
