@@ -1,1 +1,16 @@
-//! testkit
+//! What every store must pass.
+//!
+//! * [`world`]: a store under test, its clients, and the passing of time
+//! * [`link`]: the way between a client and its store, where requests and replies
+//!   are lost, held back and delivered late
+//! * [`conformance`]: every property of the lease contract as a case
+//! * [`mutants`]: stores and cores that are wrong on purpose, which the cases must reject
+//!
+//! A new store implements [`world::StoreUnderTest`], is added to [`stores::open`]
+//! (the build fails until it is) and then runs all cases.
+
+pub mod conformance;
+pub mod link;
+pub mod mutants;
+pub mod stores;
+pub mod world;

@@ -137,17 +137,52 @@ impl Connect {
     }
 }
 
+/// The kinds of store this build can connect to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StoreKind {
+    /// [`MemoryStore`].
+    Memory,
+    /// The embedded store.
+    #[cfg(feature = "sqlite")]
+    Sqlite,
+}
+
+impl StoreKind {
+    /// All of them.
+    pub const ALL: &[StoreKind] = &[
+        StoreKind::Memory,
+        #[cfg(feature = "sqlite")]
+        StoreKind::Sqlite,
+    ];
+
+    /// How its URLs begin, without the colon.
+    pub const fn scheme(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite => "sqlite",
+        }
+    }
+}
+
 fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
     let (scheme, rest) = url.split_once(':').ok_or_else(|| {
         let message =
             format!("{url:?} is no store's URL; for an embedded store write sqlite:{url}");
         Error::invalid(message).during(Operation::Connect, None)
     })?;
-    match scheme {
-        "memory" if rest.is_empty() => Ok(MemoryStore::new(clock.clone())),
-        "memory" => Ok(MemoryStore::named(rest)),
+    let kind = StoreKind::ALL.iter().find(|kind| kind.scheme() == scheme).ok_or_else(|| {
+        // The URL itself may carry a password: only the scheme is repeated.
+        let known: Vec<_> = StoreKind::ALL.iter().map(|kind| kind.scheme()).collect();
+        let known = known.join(":, ");
+        let message = format!("this build knows no store {scheme:?}; it has {known}:");
+        Error::invalid(message).during(Operation::Connect, None)
+    })?;
+    match kind {
+        StoreKind::Memory if rest.is_empty() => Ok(MemoryStore::new(clock.clone())),
+        StoreKind::Memory => Ok(MemoryStore::named(rest)),
         #[cfg(feature = "sqlite")]
-        "sqlite" => {
+        StoreKind::Sqlite => {
             use crate::backend::sqlite::SqliteStore;
             let path = match rest.strip_prefix("//").unwrap_or(rest) {
                 "" => SqliteStore::default_path()?,
@@ -155,11 +190,6 @@ fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
             };
             Ok(SqliteStore::open(&path, clock.clone())?)
         }
-        // The URL itself may carry a password: only the scheme is repeated.
-        other => Err(Error::invalid(format!(
-            "this build knows no store {other:?}; it has memory: and sqlite:"
-        ))
-        .during(Operation::Connect, None)),
     }
 }
 

@@ -6,7 +6,6 @@
 
 /// A place in the library where a test may interfere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Point {
     /// Before a grant is believed: is its own deadline still ahead?
     CheckGrantIsFresh,

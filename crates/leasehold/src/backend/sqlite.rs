@@ -4,12 +4,12 @@ use crate::clock::Clock;
 use crate::error::Result;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-pub(crate) struct SqliteStore;
+pub struct SqliteStore;
 impl SqliteStore {
-    pub(crate) fn open(_p: &Path, c: Clock) -> Result<Arc<MemoryStore>> {
+    pub fn open(_p: &Path, c: Clock) -> Result<Arc<MemoryStore>> {
         Ok(MemoryStore::new(c))
     }
-    pub(crate) fn default_path() -> Result<PathBuf> {
+    pub fn default_path() -> Result<PathBuf> {
         Ok(PathBuf::new())
     }
 }

@@ -186,7 +186,9 @@ impl Tenure {
         } else {
             self.compare(&mut life, context, now);
         }
+        let heedless = context.failpoints.skips(Point::StopRenewing);
         match life.phase {
+            Phase::Released if heedless && now >= renew_at => Next::Renew { deadline },
             Phase::Lost(_) | Phase::Released => Next::Over,
             _ if now >= renew_at => Next::Renew { deadline },
             _ => Next::At(deadline.min(renew_at)),
@@ -247,7 +249,7 @@ impl Tenure {
         }
         life.phase = Phase::Doubtful;
         let left = now.until(life.deadline.min(self.ends_at));
-        let pause = (left / (life.attempts_left + 1)).min(self.ttl / 12);
+        let pause = (left / life.attempts_left.saturating_add(1)).min(self.ttl / 12);
         drop(life);
         if first {
             context.announce(&self.name, Some(self.owner), EventKind::Doubtful(error));

@@ -46,7 +46,7 @@ impl Lock {
     /// # Cancel safety
     ///
     /// Dropping the future drops the work, then releases the lock in the background.
-    pub async fn run<T, E, W, F>(&self, work: W) -> Result<T, E>
+    pub async fn run<T, E, W, F>(self, work: W) -> Result<T, E>
     where
         W: FnOnce(Arc<Lease>) -> F,
         F: Future<Output = Result<T, E>>,

@@ -1,0 +1,90 @@
+//! A scope under a lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use leasehold::{Error, ErrorKind, EventKind};
+use tokio::sync::Notify;
+
+use crate::world::{World, eventually, next_event, within_bound};
+
+/// The work has the lock while it runs, and nobody has it afterwards.
+pub async fn the_work_runs_under_the_lock_and_gives_its_result(world: &World) {
+    let (client, other) = (world.client().await, world.client().await);
+    let name = world.name();
+    let work = async |lease: Arc<leasehold::Lease>| {
+        assert!(other.lock(&name).try_acquire().await?.is_none());
+        Ok::<_, Error>(lease.checkpoint().await?)
+    };
+    let token = client.lock(&name).run(work).await.unwrap();
+    let next = other.lock(&name).try_acquire().await.unwrap().expect("released");
+    assert!(next.token() > token);
+}
+
+/// However the work ends, the lock is given back.
+pub async fn the_lock_is_released_when_the_work_fails(world: &World) {
+    #[derive(Debug, PartialEq)]
+    struct Failed;
+    impl From<Error> for Failed {
+        fn from(error: Error) -> Self {
+            panic!("the work's own error is wanted, not {error}")
+        }
+    }
+    let client = world.client().await;
+    let name = world.name();
+    let outcome = client.lock(&name).run(async |_| Err::<(), _>(Failed)).await;
+    assert_eq!(outcome, Err(Failed));
+    assert!(client.lock(&name).try_acquire().await.unwrap().is_some());
+}
+
+/// A process that slept past its deadline takes not one more step.
+pub async fn the_work_is_not_polled_after_a_loss(world: &World) {
+    let client = world.client().await;
+    let (steps, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
+    let (counted, gate) = (steps.clone(), go.clone());
+    let lock = client.lock(&world.name());
+    let running = tokio::spawn(lock.run(async move |_| {
+        loop {
+            counted.fetch_add(1, Ordering::SeqCst);
+            gate.notified().await;
+        }
+        #[allow(unreachable_code)]
+        Ok::<(), Error>(())
+    }));
+    eventually("the first step", async || steps.load(Ordering::SeqCst) == 1).await;
+    world.hand().advance(World::TTL * 2);
+    go.notify_one();
+    let error = within_bound("the loss", running).await.unwrap().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Lost(_)), "{error:?}");
+    assert_eq!(steps.load(Ordering::SeqCst), 1);
+}
+
+/// Work that ended, but under a lease that had gone, may have overlapped.
+pub async fn work_that_ended_too_late_is_an_error(world: &World) {
+    let client = world.client().await;
+    let lock = client.lock(&world.name()).no_renewal();
+    let hand = world.hand();
+    let late = lock.run(async |_| {
+        hand.advance(World::TTL);
+        Ok::<_, Error>("done")
+    });
+    let error = late.await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Lost(_)), "{error:?}");
+}
+
+/// Dropping the scope drops the work and gives the lock back.
+pub async fn a_cancelled_run_releases(world: &World) {
+    let (client, other) = (world.client().await, world.client().await);
+    let name = world.name();
+    let mut events = client.locks.events();
+    let lock = client.lock(&name);
+    let running = tokio::spawn(lock.run(async |_| {
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        Ok::<_, Error>(())
+    }));
+    next_event(&mut events, |kind| matches!(kind, EventKind::Granted { .. })).await;
+    running.abort();
+    let free = async || other.lock(&name).try_acquire().await.unwrap().is_some();
+    eventually("the lock is free", free).await;
+}

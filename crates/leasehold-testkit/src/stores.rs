@@ -1,0 +1,51 @@
+//! The stores that the suite runs on.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use leasehold::StoreKind;
+use leasehold::backend::Backend;
+use leasehold::backend::memory::MemoryStore;
+use leasehold::backend::sqlite::SqliteStore;
+use leasehold::clock::Clock;
+use parking_lot::Mutex;
+use tempfile::TempDir;
+
+use crate::world::StoreUnderTest;
+
+/// A fresh store of this kind. There is no default arm: a store that nobody
+/// registers here does not build.
+pub fn open(kind: StoreKind) -> Box<dyn StoreUnderTest> {
+    match kind {
+        StoreKind::Memory => Box::new(Memory::default()),
+        StoreKind::Sqlite => Box::new(Sqlite::new()),
+    }
+}
+
+#[derive(Debug, Default)]
+struct Memory(Mutex<Option<Arc<MemoryStore>>>);
+
+impl StoreUnderTest for Memory {
+    fn open(&self, clock: Clock) -> Arc<dyn Backend> {
+        self.0.lock().get_or_insert_with(|| MemoryStore::new(clock)).clone()
+    }
+}
+
+#[derive(Debug)]
+struct Sqlite {
+    path: PathBuf,
+    _folder: TempDir,
+}
+
+impl Sqlite {
+    fn new() -> Self {
+        let folder = TempDir::new().expect("a temporary folder");
+        Self { path: folder.path().join("locks.db"), _folder: folder }
+    }
+}
+
+impl StoreUnderTest for Sqlite {
+    fn open(&self, clock: Clock) -> Arc<dyn Backend> {
+        SqliteStore::open(&self.path, clock).expect("a fresh database opens")
+    }
+}

@@ -1,0 +1,180 @@
+//! A store under test, its clients, and the passing of time.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold::backend::Backend;
+use leasehold::clock::{Clock, ManualClock};
+use leasehold::failpoint::Failpoints;
+use leasehold::{Event, EventKind, Events, Guarantees, Lock, Locks};
+
+use crate::link::Link;
+use crate::mutants::Mutant;
+
+/// A store as a case sees it: something that clients can be opened on.
+pub trait StoreUnderTest: fmt::Debug + Send + Sync {
+    /// A new connection to the one store, on this clock.
+    fn open(&self, clock: Clock) -> Arc<dyn Backend>;
+}
+
+/// One store, and everything that happens around it in one case.
+#[derive(Debug)]
+pub struct World {
+    store: Box<dyn StoreUnderTest>,
+    hand: Arc<ManualClock>,
+    mutant: Option<Mutant>,
+    names: AtomicU64,
+}
+
+/// A client of the world's store, and the link it speaks through.
+#[derive(Debug)]
+pub struct Client {
+    /// The client.
+    pub locks: Locks,
+    /// Its way to the store.
+    pub link: Arc<Link>,
+    /// The store as the client sees it, link included.
+    pub store: Arc<dyn Backend>,
+}
+
+impl World {
+    /// The TTL of the leases in the cases.
+    pub const TTL: Duration = Duration::from_secs(2);
+    /// How long a case waits, in real time, for what must happen.
+    pub const BOUND: Duration = Duration::from_secs(15);
+
+    /// A world around a store; with a mutant, everything in it is wrong in one way.
+    pub fn new(store: Box<dyn StoreUnderTest>, mutant: Option<Mutant>) -> Self {
+        Self { store, hand: Arc::new(ManualClock::new()), mutant, names: AtomicU64::new(0) }
+    }
+
+    /// What the store promises.
+    pub fn guarantees(&self) -> Guarantees {
+        self.store.open(self.clock()).guarantees().clone()
+    }
+
+    /// The clock of everything in this world.
+    pub fn clock(&self) -> Clock {
+        Clock::manual(self.hand.clone())
+    }
+
+    /// The clock's hand.
+    pub fn hand(&self) -> &ManualClock {
+        &self.hand
+    }
+
+    /// The name of a lock that no case has used.
+    pub fn name(&self) -> String {
+        let count = self.names.fetch_add(1, Ordering::Relaxed);
+        format!("case:{}:{count}", leasehold::Owner::random())
+    }
+
+    /// A new client, with a connection of its own.
+    pub async fn client(&self) -> Client {
+        self.client_with_timeout(Duration::from_secs(2)).await
+    }
+
+    /// A client that soon counts a request as unanswered.
+    pub async fn impatient_client(&self) -> Client {
+        self.client_with_timeout(Duration::from_millis(100)).await
+    }
+
+    async fn client_with_timeout(&self, timeout: Duration) -> Client {
+        let link = Link::new(self.store.open(self.clock()));
+        let failpoints = Failpoints::default();
+        let store = match &self.mutant {
+            Some(mutant) => mutant.spoil(link.clone(), self.clock(), &failpoints),
+            None => link.clone(),
+        };
+        let connect = Locks::on(store.clone())
+            .clock(self.clock())
+            .failpoints(failpoints)
+            .label("case")
+            .request_timeout(timeout);
+        let locks = connect.await.expect("connects inside a runtime");
+        Client { locks, link, store }
+    }
+
+    /// Lets time pass, in steps small enough for timers to do their work.
+    pub async fn pass(&self, duration: Duration) {
+        const STEP: Duration = Duration::from_millis(100);
+        let mut left = duration;
+        while !left.is_zero() {
+            let step = left.min(STEP);
+            self.hand.advance(step);
+            left -= step;
+            self.settle_down().await;
+        }
+    }
+
+    /// Lets time pass until the client's next renewal has been answered.
+    pub async fn pass_until_renewed(&self, events: &mut Events) {
+        self.pass_until(events, |kind| matches!(kind, EventKind::Renewed)).await;
+    }
+
+    /// Lets time pass until an event that is `wanted`.
+    pub async fn pass_until(
+        &self,
+        events: &mut Events,
+        wanted: impl Fn(&EventKind) -> bool,
+    ) -> Event {
+        let passing = async {
+            loop {
+                self.hand.advance(Duration::from_millis(20));
+                self.settle_down().await;
+            }
+        };
+        tokio::select! {
+            event = next_event(events, wanted) => event,
+            () = passing => unreachable!("passes for ever"),
+        }
+    }
+
+    async fn settle_down(&self) {
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+        // Stores with threads and sockets of their own need real time, if little.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+impl Client {
+    /// A lock with the TTL of the cases.
+    pub fn lock(&self, name: &str) -> Lock {
+        self.locks.lock(name).ttl(World::TTL)
+    }
+}
+
+/// The next event that is `wanted`, within the bound.
+pub async fn next_event(events: &mut Events, wanted: impl Fn(&EventKind) -> bool) -> Event {
+    let searching = async {
+        loop {
+            let event = events.next().await.expect("the client lives");
+            if wanted(&event.kind) {
+                return event;
+            }
+        }
+    };
+    within_bound("an event", searching).await
+}
+
+/// Waits until `done` says so, within the bound.
+pub async fn eventually<F: Future<Output = bool>>(what: &str, done: impl Fn() -> F) {
+    let waiting = async {
+        while !done().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    within_bound(what, waiting).await;
+}
+
+/// What a future gives, which must be within the bound.
+pub async fn within_bound<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(World::BOUND, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what} did not happen within {:?}", World::BOUND),
+    }
+}
