@@ -132,16 +132,8 @@ impl SqliteStore {
         let folder = beside(&path, "-bells");
         let (viewer, chores) = (Viewer::here(), Arc::<Chores>::default());
         let bell = format!("{:016x}", rand::random::<u64>());
-        let session = |connection| Session {
-            connection,
-            clock: clock.clone(),
-            viewer: viewer.clone(),
-            bell: bell.clone(),
-            ceiling: 0,
-            clients: Vec::new(),
-            newcomers: Vec::new(),
-            rings: Vec::new(),
-            chores: chores.clone(),
+        let session = |connection| {
+            Session::new(connection, clock.clone(), viewer.clone(), &bell, chores.clone())
         };
         let second = schema::connect(&path).map_err(explain)?;
         housekeeping::start(Keeper { session: session(second), bells: folder.clone() })

@@ -50,6 +50,18 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
+    pub(super) fn new(
+        connection: Connection,
+        clock: Clock,
+        viewer: Viewer,
+        bell: &str,
+        chores: Arc<Chores>,
+    ) -> Self {
+        let (ceiling, bell) = (0, bell.to_owned());
+        let (clients, newcomers, rings) = Default::default();
+        Self { connection, clock, viewer, bell, ceiling, clients, newcomers, rings, chores }
+    }
+
     pub(super) fn prepare(&self, sql: &str) -> Result<CachedStatement<'_>, Fault> {
         Ok(self.connection.prepare_cached(sql)?)
     }

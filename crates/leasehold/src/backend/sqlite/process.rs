@@ -58,7 +58,12 @@ impl Viewer {
             return None;
         }
         let pid = self.visible(process)?;
-        let exit = AsyncFd::new(pidfd_open(pid, PidfdFlags::NONBLOCK).ok()?).ok()?;
+        let descriptor = pidfd_open(pid, PidfdFlags::NONBLOCK).ok()?;
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe, for types whose descriptor may change; ours owns it"
+        )]
+        let exit = AsyncFd::new(descriptor).ok()?;
         // The pid may have been reused before the descriptor was opened.
         (!self.is_gone(process)).then_some(exit)
     }
