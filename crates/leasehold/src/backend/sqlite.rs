@@ -1,15 +1,272 @@
-//! The embedded store.
-use crate::backend::memory::MemoryStore;
-use crate::clock::Clock;
-use crate::error::Result;
+//! The embedded store: one machine, many processes, no server.
+//!
+//! A SQLite database in WAL mode. A power cut ends every holder on the machine as
+//! well, so leases need no fsync: those of an earlier boot are void. Tokens survive it
+//! by a ceiling that is fsynced once a minute. Waiters are woken by a Unix socket, and
+//! a holder whose process is gone is replaced at once.
+
+use std::ffi::OsString;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-pub struct SqliteStore;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use self::bell::Bells;
+use self::connection::Session;
+use self::error::Fault;
+use self::housekeeping::{Chores, Keeper};
+use self::process::Viewer;
+use crate::backend::{
+    Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Release, Renewal, Reply, Turn,
+    Verdict,
+};
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::guarantees::{Consistency, EndsWith, Guarantees, Scope};
+use crate::loss::Forced;
+use crate::name::Name;
+use crate::token::Token;
+
+mod bell;
+mod claim;
+mod connection;
+mod error;
+mod examine;
+mod filesystem;
+mod force;
+mod hold;
+mod housekeeping;
+mod inspect;
+mod path;
+mod process;
+mod queue;
+mod row;
+mod schema;
+#[cfg(test)]
+mod tests;
+mod token;
+mod wait;
+
+const GUARANTEES: Guarantees = Guarantees {
+    store: "sqlite",
+    consistency: Consistency::Linearizable,
+    scope: Scope::Machine,
+    ends_with: EndsWith::Ttl,
+    tokens: "per lock, at least the wall clock in µs, with an fsynced ceiling for power cuts",
+    fair: true,
+    survives_restart: true,
+    may_lose: &["the database file is removed or replaced while processes use it"],
+    extra_drift: Duration::ZERO,
+};
+
+/// The embedded store. See the [module](self).
+pub struct SqliteStore {
+    path: PathBuf,
+    clock: Clock,
+    viewer: Viewer,
+    session: Mutex<Session>,
+    bells: Bells,
+    chores: Arc<Chores>,
+}
+
 impl SqliteStore {
-    pub fn open(_p: &Path, c: Clock) -> Result<Arc<MemoryStore>> {
-        Ok(MemoryStore::new(c))
+    /// Opens the store in this file, which is created if it is not there. Its directory
+    /// must exist, on a local disk. Needs no runtime; waits at most some seconds for
+    /// other processes that are opening it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Refused`] where it would not be safe: a shared file system, another
+    /// application's database. [`ErrorKind::Unusable`] for a file that is damaged, not
+    /// writable, or of a newer version. [`ErrorKind::Unavailable`] when the disk is full
+    /// or another process blocks it. Nothing is lost by any of them.
+    pub fn open(path: &Path, clock: Clock) -> Result<Arc<Self>> {
+        let boot = process::boot_id().map_err(|error| {
+            let message = format!("cannot read the kernel's boot id: {error}; is /proc mounted?");
+            Error::new(ErrorKind::Refused, message).caused_by(error)
+        });
+        boot.and_then(|boot| Self::open_in_boot(path, clock, &boot))
+            .map_err(|error| error.on_store("sqlite").during(Operation::Connect, None))
     }
+
+    /// The user's own store: `leasehold/locks.db` in `$XDG_STATE_HOME`, else in
+    /// `$HOME/.local/state`; for root without a home `/var/lib/leasehold/locks.db`.
+    /// Its directory is created if it is not there, for this user only.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such place, or it cannot be created.
     pub fn default_path() -> Result<PathBuf> {
-        Ok(PathBuf::new())
+        path::default_path()
+    }
+
+    /// The database's file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn open_in_boot(path: &Path, clock: Clock, boot: &str) -> Result<Arc<Self>> {
+        let directory = match path.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+            Some(parent) => parent,
+            None => return Err(Error::invalid(format!("{} is no file", path.display()))),
+        };
+        filesystem::check(directory)?;
+        if process::boot_clock_is_shifted() {
+            return Err(Error::new(
+                ErrorKind::Refused,
+                "this process is in a time namespace with a boot clock of its own, which \
+                 other processes do not share; run it outside of that namespace",
+            ));
+        }
+        let explain = |fault: Fault| fault.into_error(path);
+        let connection = schema::open(path, &clock, boot).map_err(explain)?;
+        let unusable = |error: std::io::Error| {
+            let message = format!("cannot use {}: {error}", path.display());
+            Error::new(ErrorKind::Unavailable, message).caused_by(error)
+        };
+        // SQLite follows symbolic links too: all processes must meet at one folder of bells.
+        let path = path.canonicalize().map_err(unusable)?;
+        let folder = beside(&path, "-bells");
+        let (viewer, chores) = (Viewer::here(), Arc::<Chores>::default());
+        let bell = format!("{:016x}", rand::random::<u64>());
+        let session = |connection| {
+            Session::new(connection, clock.clone(), viewer.clone(), &bell, chores.clone())
+        };
+        let second = schema::connect(&path).map_err(explain)?;
+        housekeeping::start(Keeper { session: session(second), bells: folder.clone() })
+            .map_err(unusable)?;
+        let session = Mutex::new(session(connection));
+        let bells = Bells::new(bell, folder).map_err(unusable)?;
+        Ok(Arc::new(Self { path, clock, viewer, session, bells, chores }))
+    }
+
+    /// Runs a request, and says in its error what was asked.
+    fn reply<T, W>(
+        self: Arc<Self>,
+        operation: Operation,
+        lock: Option<Name>,
+        items: usize,
+        work: W,
+    ) -> Reply<T>
+    where
+        T: Send + 'static,
+        W: FnMut(&mut Session) -> Result<T, Fault> + Send + 'static,
+    {
+        Box::pin(async move {
+            self.run(items, work).await.map_err(|error| describe(error, operation, lock.as_ref()))
+        })
+    }
+}
+
+fn describe(error: Error, operation: Operation, lock: Option<&Name>) -> Error {
+    error.on_store("sqlite").during(operation, lock)
+}
+
+/// The lock that a request is about, if it is about one.
+fn only<T>(items: &[T], name: impl Fn(&T) -> &Name) -> Option<Name> {
+    match items {
+        [item] => Some(name(item).clone()),
+        _ => None,
+    }
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(suffix);
+    name.into()
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Drop for SqliteStore {
+    fn drop(&mut self) {
+        self.chores.stop();
+    }
+}
+
+impl Backend for SqliteStore {
+    fn guarantees(&self) -> &Guarantees {
+        &GUARANTEES
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::new(512, 1)
+    }
+
+    fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
+        let lock = only(&claims, |claim| &claim.name);
+        self.reply(Operation::Acquire, lock, claims.len(), move |session| {
+            claim::acquire(session, &claims)
+        })
+    }
+
+    fn wait(self: Arc<Self>, claim: Claim) -> Reply<Turn> {
+        Box::pin(async move {
+            let name = claim.name.clone();
+            let turn = self.wait_in_line(claim).await;
+            turn.map_err(|error| describe(error, Operation::Wait, Some(&name)))
+        })
+    }
+
+    fn leave(self: Arc<Self>, claim: Claim) -> Reply<()> {
+        self.reply(Operation::Leave, Some(claim.name.clone()), 1, move |session| {
+            claim::leave(session, &claim)
+        })
+    }
+
+    fn settle(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Option<Grant>>> {
+        let lock = only(&claims, |claim| &claim.name);
+        self.reply(Operation::Settle, lock, claims.len(), move |session| {
+            claim::settle(session, &claims)
+        })
+    }
+
+    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Renewal>> {
+        let lock = only(&holds, |hold| &hold.name);
+        self.reply(Operation::Renew, lock, holds.len(), move |session| hold::renew(session, &holds))
+    }
+
+    fn release(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Release>> {
+        let lock = only(&holds, |hold| &hold.name);
+        self.reply(Operation::Release, lock, holds.len(), move |session| {
+            hold::release(session, &holds)
+        })
+    }
+
+    fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
+        self.reply(Operation::Inspect, Some(name.clone()), 1, move |session| {
+            inspect::inspect(session, &name)
+        })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
+        // May be long: not on an async thread.
+        self.reply(Operation::List, None, usize::MAX, move |session| {
+            inspect::list(session, &prefix)
+        })
+    }
+
+    fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>> {
+        self.reply(Operation::ForceRelease, Some(name.clone()), 1, move |session| {
+            force::force_release(session, &name, &forced)
+        })
+    }
+
+    fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
+        let path = self.path.clone();
+        self.reply(Operation::Examine, None, usize::MAX, move |session| {
+            examine::examine(session, &path)
+        })
+    }
+
+    fn hint(self: Arc<Self>) -> Reply<Hint> {
+        Box::pin(async move { Ok(self.bells.hint().await) })
     }
 }

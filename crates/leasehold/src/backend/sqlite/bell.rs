@@ -1,0 +1,264 @@
+//! The bell: a Unix datagram socket per store, rung after COMMIT. A message is an
+//! owner's 16 bytes and only a hint: the database is the truth, a slow poll stands
+//! behind every bell, and so no error of a socket is one of the store.
+
+use std::collections::{HashMap, VecDeque};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::backend::Hint;
+use crate::owner::Owner;
+
+/// More hints than this that nobody fetched become one: ask about all leases.
+const MOST_HINTS: usize = 1024;
+
+/// A bell to ring, and for whom.
+#[derive(Debug)]
+pub(super) struct Ring {
+    pub(super) bell: String,
+    pub(super) owner: Owner,
+}
+
+/// This store's bell, and the way to those of others.
+#[derive(Debug)]
+pub(super) struct Bells {
+    name: String,
+    directory: PathBuf,
+    folder: OnceLock<OwnedFd>,
+    sender: UnixDatagram,
+    listener: Mutex<Option<Listener>>,
+    desk: Arc<Desk>,
+}
+
+#[derive(Debug)]
+struct Listener {
+    socket: UnixDatagram,
+    task: JoinHandle<()>,
+}
+
+/// Where messages are delivered.
+#[derive(Debug, Default)]
+struct Desk {
+    seats: Mutex<HashMap<Owner, Arc<Notify>>>,
+    hints: Mutex<VecDeque<Hint>>,
+    hinted: Notify,
+}
+
+impl Bells {
+    pub(super) fn new(name: String, directory: PathBuf) -> io::Result<Self> {
+        let sender = UnixDatagram::unbound()?;
+        sender.set_nonblocking(true)?;
+        let (folder, listener, desk) = Default::default();
+        Ok(Self { name, directory, folder, sender, listener, desk })
+    }
+
+    /// Tells whoever has this bell to look; errors are ignored, for they poll.
+    pub(super) fn ring(&self, ring: &Ring) {
+        if ring.bell == self.name {
+            return self.desk.deliver(ring.owner);
+        }
+        if let Ok(path) = self.address(&ring.bell) {
+            let _ = self.sender.send_to(&ring.owner.to_bytes(), path);
+        }
+    }
+
+    /// A seat at which this owner hears its bell, until it is dropped.
+    /// Must be called inside a tokio runtime with I/O enabled.
+    pub(super) fn listen(&self, owner: Owner) -> Seat {
+        self.bind();
+        let notify = Arc::new(Notify::new());
+        self.desk.seats.lock().insert(owner, notify.clone());
+        Seat { owner, notify, desk: self.desk.clone() }
+    }
+
+    /// The next bell that was rung for nobody who waits: a lease may be over.
+    pub(super) async fn hint(&self) -> Hint {
+        self.bind();
+        loop {
+            let hinted = self.desk.hinted.notified();
+            if let Some(hint) = self.desk.hints.lock().pop_front() {
+                return hint;
+            }
+            hinted.await;
+        }
+    }
+
+    /// Binds the socket and starts its task, if the one of before is not running.
+    fn bind(&self) {
+        let mut listener = self.listener.lock();
+        if listener.as_ref().is_some_and(|listener| !listener.task.is_finished()) {
+            return;
+        }
+        let started = match listener.take() {
+            // The runtime of before is gone, the socket is not.
+            Some(before) => Ok(before.socket),
+            None => self.bind_socket(),
+        }
+        .and_then(|socket| self.start(socket));
+        match started {
+            Ok(started) => *listener = Some(started),
+            Err(error) => tracing::debug!(%error, "no bell: waiters poll"),
+        }
+    }
+
+    fn bind_socket(&self) -> io::Result<UnixDatagram> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+        let socket = UnixDatagram::bind(self.address(&self.name)?)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    }
+
+    fn start(&self, socket: UnixDatagram) -> io::Result<Listener> {
+        let ear = tokio::net::UnixDatagram::from_std(socket.try_clone()?)?;
+        let desk = self.desk.clone();
+        let task = tokio::spawn(async move {
+            let mut message = [0; 16];
+            while let Ok(length) = ear.recv(&mut message).await {
+                if length == message.len() {
+                    desk.deliver(Owner::from_bytes(message));
+                }
+            }
+        });
+        Ok(Listener { socket, task })
+    }
+
+    /// A socket's path has at most 107 bytes; through the folder's descriptor it is short.
+    fn address(&self, bell: &str) -> io::Result<PathBuf> {
+        let folder = match self.folder.get() {
+            Some(folder) => folder,
+            None => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let folder = rustix::fs::open(&self.directory, flags, Mode::empty())?;
+                self.folder.get_or_init(|| folder)
+            }
+        };
+        Ok(format!("/proc/self/fd/{}/{bell}", folder.as_raw_fd()).into())
+    }
+}
+
+impl Drop for Bells {
+    fn drop(&mut self) {
+        if let Some(listener) = self.listener.get_mut().take() {
+            listener.task.abort();
+            let _ = fs::remove_file(self.directory.join(&self.name));
+        }
+    }
+}
+
+impl Desk {
+    fn deliver(&self, owner: Owner) {
+        if let Some(seat) = self.seats.lock().get(&owner) {
+            return seat.notify_one();
+        }
+        let mut hints = self.hints.lock();
+        if hints.len() >= MOST_HINTS {
+            hints.clear();
+            hints.push_back(Hint::All);
+        } else {
+            hints.push_back(Hint::Lease(owner));
+        }
+        self.hinted.notify_one();
+    }
+}
+
+/// A waiter's place at the bell.
+#[derive(Debug)]
+pub(super) struct Seat {
+    owner: Owner,
+    notify: Arc<Notify>,
+    desk: Arc<Desk>,
+}
+
+impl Seat {
+    /// Completes when the bell rings, or rang since the last time. Cancel safe.
+    pub(super) async fn rung(&self) {
+        self.notify.notified().await;
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut seats = self.desk.seats.lock();
+        if seats.get(&self.owner).is_some_and(|seat| Arc::ptr_eq(seat, &self.notify)) {
+            seats.remove(&self.owner);
+        }
+    }
+}
+
+/// Removes the sockets in which nobody listens any more: their processes were killed.
+pub(super) fn sweep(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    let Ok(probe) = Bells::new(String::new(), directory.to_owned()) else { return };
+    for entry in entries.flatten() {
+        let address = entry.file_name().to_str().and_then(|bell| probe.address(bell).ok());
+        let Some(address) = address else { continue };
+        let answer = probe.sender.connect(address);
+        if answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bells(name: &str, directory: &Path) -> Bells {
+        Bells::new(name.to_owned(), directory.to_owned()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn rings_in_a_folder_whose_path_is_longer_than_a_socket_address() {
+        let folder = tempfile::tempdir().unwrap();
+        let deep = folder.path().join("x".repeat(120)).join("bells");
+        let (one, two) = (bells("one", &deep), bells("two", &deep));
+        let owner = Owner::random();
+        let seat = one.listen(owner);
+        two.ring(&Ring { bell: "one".to_owned(), owner });
+        seat.rung().await;
+        drop(seat);
+        assert!(one.desk.seats.lock().is_empty(), "no leak of the seat");
+
+        two.ring(&Ring { bell: "one".to_owned(), owner });
+        assert_eq!(one.hint().await, Hint::Lease(owner));
+        drop(one);
+        assert_eq!(fs::read_dir(&deep).unwrap().count(), 0, "unlinked on drop");
+    }
+
+    #[tokio::test]
+    async fn the_sweep_takes_dead_sockets_and_leaves_live_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(UnixDatagram::bind(folder.path().join("dead")).unwrap());
+        let live = bells("live", folder.path());
+        live.bind();
+        sweep(folder.path());
+        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
+        assert_eq!(left.len(), 1);
+        assert_eq!(left[0].file_name(), "live");
+    }
+
+    #[test]
+    fn a_bell_outlives_the_runtime_it_was_bound_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let (one, two) = (bells("one", folder.path()), bells("two", folder.path()));
+        let owner = Owner::random();
+        for _ in 0..2 {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(async {
+                let seat = one.listen(owner);
+                two.ring(&Ring { bell: "one".to_owned(), owner });
+                seat.rung().await;
+            });
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The work connection and how requests run on it: at once on the caller's thread
+//! (a transaction takes some ten microseconds, a hop to another thread costs more),
+//! and on a blocking thread only when another process is in the way.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::{CachedStatement, Connection};
+
+use super::SqliteStore;
+use super::bell::Ring;
+use super::error::Fault;
+use super::housekeeping::Chores;
+use super::process::Viewer;
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::holder::Holder;
+
+/// Requests with more items would keep an async thread from its other tasks.
+const INLINE_ITEMS: usize = 64;
+/// Another's transaction is over in microseconds: look again so often before hopping.
+const INLINE_ATTEMPTS: u32 = 6;
+const FIRST_PAUSE: Duration = Duration::from_micros(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(4);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The work connection, and what this process knows of the database.
+pub(super) struct Session {
+    pub(super) connection: Connection,
+    pub(super) clock: Clock,
+    pub(super) viewer: Viewer,
+    /// The name of this store's bell.
+    pub(super) bell: String,
+    /// The ceiling when last read: it only rises, so this may be low but never high.
+    pub(super) ceiling: i64,
+    /// The ids of the holders that claimed through this store.
+    pub(super) clients: Vec<(Arc<Holder>, i64)>,
+    /// Clients registered in the transaction under way.
+    pub(super) newcomers: Vec<(Arc<Holder>, i64)>,
+    /// Bells to ring once the transaction under way is committed.
+    pub(super) rings: Vec<Ring>,
+    pub(super) chores: Arc<Chores>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("bell", &self.bell).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    pub(super) fn new(
+        connection: Connection,
+        clock: Clock,
+        viewer: Viewer,
+        bell: &str,
+        chores: Arc<Chores>,
+    ) -> Self {
+        let (ceiling, bell) = (0, bell.to_owned());
+        let (clients, newcomers, rings) = Default::default();
+        Self { connection, clock, viewer, bell, ceiling, clients, newcomers, rings, chores }
+    }
+
+    pub(super) fn prepare(&self, sql: &str) -> Result<CachedStatement<'_>, Fault> {
+        Ok(self.connection.prepare_cached(sql)?)
+    }
+
+    /// Runs `work` in a write transaction: committed as a whole, or rolled back.
+    pub(super) fn write<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        self.undo();
+        self.prepare("begin immediate")?.execute(())?;
+        let done = work(self).and_then(|value| {
+            self.prepare("commit")?.execute(()).map_err(Fault::in_commit)?;
+            Ok(value)
+        });
+        match &done {
+            Ok(_) => self.committed(),
+            Err(_) => self.undo(),
+        }
+        done
+    }
+
+    /// Runs `work` on one snapshot of the database.
+    pub(super) fn read<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        self.undo();
+        self.prepare("begin")?.execute(())?;
+        let done = work(self);
+        self.undo();
+        done
+    }
+
+    pub(super) fn committed(&mut self) {
+        // Labels may differ without end; the rows are found again.
+        if self.clients.len() > 64 {
+            self.clients.clear();
+        }
+        self.clients.append(&mut self.newcomers);
+        self.chores.wrote();
+    }
+
+    /// Leaves the connection usable, whatever happened on it (a panic included).
+    fn undo(&mut self) {
+        self.newcomers.clear();
+        self.rings.clear();
+        if !self.connection.is_autocommit() {
+            // Fails only when SQLite has rolled back by itself.
+            let _ = self.connection.execute_batch("rollback");
+        }
+    }
+}
+
+impl SqliteStore {
+    /// Runs a request. `work` begins anew when another process is in the way.
+    ///
+    /// Once begun on a blocking thread it goes on even if the future is dropped.
+    pub(super) async fn run<T, W>(self: Arc<Self>, items: usize, mut work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: FnMut(&mut Session) -> Result<T, Fault> + Send + 'static,
+    {
+        if items <= INLINE_ITEMS {
+            for attempt in 0..INLINE_ATTEMPTS {
+                match self.attempt(&mut work) {
+                    Ok(value) => return Ok(value),
+                    Err(Fault::Busy) => pause_inline(attempt),
+                    Err(Fault::Ceiling(_)) => break,
+                    Err(fault) => return Err(fault.into_error(&self.path)),
+                }
+            }
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return self.persevere(work);
+        };
+        let store = self.clone();
+        runtime.spawn_blocking(move || store.persevere(work)).await.unwrap_or_else(|failure| {
+            let error = Error::new(ErrorKind::NoRuntime, "the runtime was shut down meanwhile");
+            // A blocking task is only cancelled before it begins.
+            Err(if failure.is_cancelled() { error } else { error.outcome_unknown() })
+        })
+    }
+
+    /// Runs a request to its end on this thread, waiting for others.
+    fn persevere<T>(&self, mut work: impl FnMut(&mut Session) -> Result<T, Fault>) -> Result<T> {
+        insist(|| match self.attempt(&mut work) {
+            Err(Fault::Ceiling(token)) => {
+                self.session.lock().raise_ceiling(token)?;
+                self.attempt(&mut work)
+            }
+            done => done,
+        })
+        .map_err(|fault| fault.into_error(&self.path))
+    }
+
+    fn attempt<T>(
+        &self,
+        work: &mut impl FnMut(&mut Session) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let mut session = self.session.try_lock().ok_or(Fault::Busy)?;
+        let done = work(&mut session);
+        let rings = std::mem::take(&mut session.rings);
+        drop(session);
+        for ring in rings {
+            self.bells.ring(&ring);
+        }
+        done
+    }
+}
+
+/// Repeats `work` while others are in the way, with short and jittered pauses.
+pub(super) fn insist<T>(mut work: impl FnMut() -> Result<T, Fault>) -> Result<T, Fault> {
+    let (mut waited, mut longest) = (Duration::ZERO, FIRST_PAUSE);
+    loop {
+        match work() {
+            Err(Fault::Busy | Fault::Ceiling(_)) if waited < PATIENCE => {
+                let pause = longest.mul_f64(0.5 + fastrand::f64() / 2.0);
+                std::thread::sleep(pause);
+                waited += pause;
+                longest = (longest * 2).min(LONGEST_PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+/// A few microseconds, in which the other's transaction may end.
+fn pause_inline(attempt: u32) {
+    for _ in 0..(64 << attempt) {
+        std::hint::spin_loop();
+    }
+    std::thread::yield_now();
+}

@@ -1,0 +1,110 @@
+//! SQLite's errors, and what they mean to a user: one place, so that every
+//! operation tells the same story.
+
+use std::path::Path;
+
+use rusqlite::ErrorCode;
+
+use crate::error::{Error, ErrorKind};
+
+/// Why an attempt on the database ended without a result.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// Another connection writes: try again.
+    Busy,
+    /// A token beyond the fsynced ceiling is wanted: raise it, then try again.
+    Ceiling(u64),
+    /// Before COMMIT: it was rolled back.
+    Sqlite(rusqlite::Error),
+    /// During COMMIT, or in a statement that commits by itself.
+    Commit(rusqlite::Error),
+    /// Something that is no fault of SQLite.
+    Other(Error),
+}
+
+impl Fault {
+    /// The fault of a statement that commits by itself.
+    pub(super) fn in_commit(error: rusqlite::Error) -> Self {
+        match Self::from(error) {
+            Self::Sqlite(error) => Self::Commit(error),
+            fault => fault,
+        }
+    }
+
+    /// What the user is told.
+    pub(super) fn into_error(self, path: &Path) -> Error {
+        match self {
+            Self::Busy | Self::Ceiling(_) => blocked(path),
+            Self::Sqlite(error) => explain(error, path),
+            Self::Commit(error) => {
+                let in_doubt = error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure);
+                let error = explain(error, path);
+                if in_doubt { error.outcome_unknown() } else { error }
+            }
+            Self::Other(error) => error,
+        }
+    }
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(
+                ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::FileLockingProtocolFailed,
+            ) => Self::Busy,
+            _ => Self::Sqlite(error),
+        }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+fn blocked(path: &Path) -> Error {
+    let path = path.display();
+    Error::new(
+        ErrorKind::Unavailable,
+        format!(
+            "another process blocks {path} for seconds; look who has it open (`fuser {path}`): \
+             a stopped process, a debugger or an sqlite3 shell inside a transaction"
+        ),
+    )
+}
+
+fn explain(error: rusqlite::Error, path: &Path) -> Error {
+    let file = path.display();
+    let (kind, message) = match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => (
+            ErrorKind::Unavailable,
+            format!("the disk is full, {file} cannot grow; make room, then try again"),
+        ),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => (
+            ErrorKind::Unusable,
+            format!(
+                "{file} is damaged or not a database; restore it, or remove it (with its -wal \
+                 and -shm) when no process uses it"
+            ),
+        ),
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => (
+            ErrorKind::Unusable,
+            format!(
+                "{file} cannot be opened for writing: {error}; its directory must exist, and \
+                 file and directory must be writable for this user"
+            ),
+        ),
+        Some(ErrorCode::SystemIoFailure) => (
+            ErrorKind::Unavailable,
+            format!("the disk below {file} failed: {error}; look at the kernel's log"),
+        ),
+        Some(ErrorCode::OutOfMemory) => {
+            (ErrorKind::Unavailable, "SQLite ran out of memory".to_owned())
+        }
+        _ => (ErrorKind::Internal, format!("{file}: {error}")),
+    };
+    Error::new(kind, message).caused_by(error)
+}

@@ -1,0 +1,86 @@
+//! Keeping a lease and giving it back.
+
+use rusqlite::{OptionalExtension, params};
+
+use super::connection::Session;
+use super::error::Fault;
+use super::row::nanos;
+use crate::backend::{Hold, Proof, Release, Renewal};
+use crate::loss::{Forced, LossReason};
+
+pub(super) fn renew(session: &mut Session, holds: &[Hold]) -> Result<Vec<Renewal>, Fault> {
+    session.write(|session| holds.iter().map(|hold| renew_one(session, hold)).collect())
+}
+
+fn renew_one(session: &mut Session, hold: &Hold) -> Result<Renewal, Fault> {
+    let at = session.clock.now();
+    let renewed = session.prepare(include_str!("renew.sql"))?.execute(params![
+        hold.name.as_str(),
+        hold.owner.to_bytes(),
+        hold.token.get() as i64,
+        nanos(at),
+        nanos(at + hold.ttl)
+    ])?;
+    if renewed == 1 {
+        return Ok(Renewal::Renewed(Proof { at, valid_for: hold.ttl }));
+    }
+    Ok(Renewal::NotYours(why_lost(session, hold)?))
+}
+
+fn why_lost(session: &Session, hold: &Hold) -> Result<LossReason, Fault> {
+    let find = "select by, reason from audit where lock = ?1 and token = ?2";
+    let forced = session
+        .prepare(find)?
+        .query_row(params![hold.name.as_str(), hold.token.get() as i64], |row| {
+            Ok(Forced::new(row.get::<_, String>(0)?, row.get::<_, String>(1)?))
+        })
+        .optional()?;
+    if let Some(forced) = forced {
+        return Ok(LossReason::Forced(forced));
+    }
+    let taken = session.lock_row(&hold.name)?.is_some_and(|row| row.token > hold.token);
+    Ok(if taken { LossReason::Taken } else { LossReason::Expired })
+}
+
+pub(super) fn release(session: &mut Session, holds: &[Hold]) -> Result<Vec<Release>, Fault> {
+    if let [hold] = holds
+        && give_back(session, hold).map_err(Fault::in_commit)?
+    {
+        session.committed();
+        return Ok(vec![Release::Released]);
+    }
+    session.write(|session| {
+        let alone = holds.len() == 1;
+        holds.iter().map(|hold| release_one(session, hold, alone)).collect()
+    })
+}
+
+/// The common case in one statement: it is ours, and nobody waits.
+fn give_back(session: &Session, hold: &Hold) -> rusqlite::Result<bool> {
+    let mut statement = session.connection.prepare_cached(include_str!("give_back.sql"))?;
+    let given = statement.execute(params![
+        hold.name.as_str(),
+        hold.owner.to_bytes(),
+        hold.token.get() as i64,
+        nanos(session.clock.now())
+    ])?;
+    Ok(given == 1)
+}
+
+fn release_one(session: &mut Session, hold: &Hold, tried: bool) -> Result<Release, Fault> {
+    if !tried && give_back(session, hold)? {
+        return Ok(Release::Released);
+    }
+    let now = session.clock.now();
+    let Some(row) = session.lock_row(&hold.name)?.filter(|row| row.token == hold.token) else {
+        return Ok(Release::NotHeld);
+    };
+    if row.owner != Some(hold.owner) {
+        return Ok(Release::NotHeld);
+    }
+    // A lease that lapsed is not the owner's any more; but its row is in nobody's way now.
+    let verdict = if row.expires > now { Release::Released } else { Release::NotHeld };
+    session.write_free(&hold.name, now)?;
+    session.serve(&hold.name, now)?;
+    Ok(verdict)
+}

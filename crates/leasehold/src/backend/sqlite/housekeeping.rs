@@ -1,0 +1,217 @@
+//! What nobody should wait for: checkpoints (they call fsync), raising the ceiling
+//! before it is reached, and sweeping what is over. A thread with a connection of
+//! its own, which ends with the store.
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use rusqlite::params;
+
+use super::bell;
+use super::connection::Session;
+use super::error::Fault;
+use super::row::{Client, nanos};
+use super::token::is_low;
+
+/// A commit adds one or two frames: so many commits make about a thousand.
+const CHECKPOINT_EVERY: u32 = 512;
+/// With writers that never rest, a passive checkpoint never finds the log's end: from
+/// this many frames on they are held up for a moment, or the log would grow for ever.
+const LONGEST_LOG: i64 = 8_000;
+const TICK: Duration = Duration::from_secs(10);
+const TICKS_BETWEEN_SWEEPS: u32 = 6;
+/// A lock's row is forgotten when it was idle for so long.
+const IDLE: Duration = Duration::from_secs(3_600);
+const AUDIT_FOR_MICROS: i64 = 30 * 24 * 3_600 * 1_000_000;
+/// Rows per transaction, so that no one waits long for the database.
+const CHUNK: usize = 128;
+
+/// What the store tells its housekeeping thread.
+#[derive(Debug, Default)]
+pub(super) struct Chores {
+    writes: AtomicU32,
+    wish: Mutex<Wish>,
+    called: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Wish {
+    checkpoint: bool,
+    stop: bool,
+}
+
+impl Chores {
+    /// A transaction was committed.
+    pub(super) fn wrote(&self) {
+        let writes = self.writes.fetch_add(1, Ordering::Relaxed);
+        if writes % CHECKPOINT_EVERY == CHECKPOINT_EVERY - 1 {
+            self.wish.lock().checkpoint = true;
+            self.called.notify_one();
+        }
+    }
+
+    /// The store is dropped.
+    pub(super) fn stop(&self) {
+        self.wish.lock().stop = true;
+        self.called.notify_one();
+    }
+}
+
+/// Starts the thread.
+pub(super) fn start(mut keeper: Keeper) -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().name("leasehold-sqlite".to_owned());
+    thread.spawn(move || keeper.keep()).map(drop)
+}
+
+/// The housekeeping thread's own view of the database.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pub(super) session: Session,
+    pub(super) bells: PathBuf,
+}
+
+impl Keeper {
+    fn keep(&mut self) {
+        let chores: Arc<Chores> = self.session.chores.clone();
+        let (mut seen, mut ticks) = (0, 0);
+        loop {
+            let mut wish = chores.wish.lock();
+            let mut timed_out = false;
+            while !wish.stop && !wish.checkpoint && !timed_out {
+                timed_out = chores.called.wait_for(&mut wish, TICK).timed_out();
+            }
+            if wish.stop {
+                return;
+            }
+            wish.checkpoint = false;
+            drop(wish);
+            // What fails now (another process writes) is done at the next tick.
+            let used = chores.writes.load(Ordering::Relaxed) != seen;
+            if used {
+                let _ = self.checkpoint();
+                let _ = self.raise_ceiling();
+            }
+            if timed_out {
+                if ticks % TICKS_BETWEEN_SWEEPS == 0 {
+                    let _ = self.sweep();
+                }
+                ticks = ticks.wrapping_add(1);
+            }
+            if used {
+                seen = chores.writes.load(Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Moves the log into the database, so that it can begin anew.
+    pub(super) fn checkpoint(&mut self) -> Result<(), Fault> {
+        let connection = &self.session.connection;
+        let run = |sql: &str| {
+            connection.query_row(sql, (), |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?)))
+        };
+        let (frames, done) = run("pragma wal_checkpoint(passive)")?;
+        if frames > LONGEST_LOG && done < frames {
+            connection.busy_timeout(Duration::from_millis(100))?;
+            let restarted = run("pragma wal_checkpoint(restart)");
+            connection.busy_timeout(Duration::ZERO)?;
+            restarted?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the ceiling ahead of the clock, so that no acquire waits for the disk.
+    pub(super) fn raise_ceiling(&mut self) -> Result<(), Fault> {
+        let session = &mut self.session;
+        let ceiling =
+            session.prepare("select ceiling from meta")?.query_row((), |row| row.get(0))?;
+        if is_low(ceiling, &session.clock) {
+            session.raise_ceiling(0)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what is over.
+    pub(super) fn sweep(&mut self) -> Result<(), Fault> {
+        bell::sweep(&self.bells);
+        while self.forget_idle_locks()? == CHUNK {}
+        self.forget_rows()?;
+        self.forget_clients()
+    }
+
+    /// The floor takes the place of the tokens that are forgotten.
+    fn forget_idle_locks(&mut self) -> Result<usize, Fault> {
+        let before = nanos(self.session.clock.now() - IDLE);
+        // Found outside of the transaction: a scan must not hold up writers.
+        let names: Vec<String> = self
+            .session
+            .prepare(
+                "select name from locks where expires < ?1 \
+                 and not exists (select 1 from waiters where lock = name) limit ?2",
+            )?
+            .query_map(params![before, CHUNK as i64], |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        if names.is_empty() {
+            return Ok(0);
+        }
+        self.session.write(|session| {
+            let raise = "update meta set floor = max(floor, coalesce((select token from locks \
+                         where name = ?1 and expires < ?2), 0))";
+            let delete = "delete from locks where name = ?1 and expires < ?2 \
+                          and not exists (select 1 from waiters where lock = ?1)";
+            for name in &names {
+                session.prepare(raise)?.execute(params![name, before])?;
+                session.prepare(delete)?.execute(params![name, before])?;
+            }
+            Ok(names.len())
+        })
+    }
+
+    fn forget_rows(&mut self) -> Result<(), Fault> {
+        let now = nanos(self.session.clock.now());
+        let oldest = (self.session.clock.wall_micros() as i64).saturating_sub(AUDIT_FOR_MICROS);
+        let sweeps = [
+            ("bars", "until", now),
+            // Long after they count as dead: whoever serves the line needs them out of it.
+            ("waiters", "alive_until", now.saturating_sub(60_000_000_000)),
+            ("audit", "at", oldest),
+        ];
+        for (table, column, before) in sweeps {
+            let find = format!("select 1 from {table} where {column} < ?1");
+            if self.session.prepare(&find)?.exists([before])? {
+                let delete = format!("delete from {table} where {column} < ?1");
+                self.session.write(|session| Ok(session.prepare(&delete)?.execute([before])?))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_clients(&mut self) -> Result<(), Fault> {
+        let session = &mut self.session;
+        let mut clients: Vec<Client> = session
+            .prepare("select id, host, pid, label, started, namespace, bell from clients")?
+            .query_map((), |row| Client::read(row, 0))?
+            .collect::<Result<_, _>>()?;
+        clients.retain(|client| session.viewer.is_gone(&client.process));
+        if clients.is_empty() {
+            return Ok(());
+        }
+        // The gone write nothing, so what refers to them now is all that ever will.
+        let needed: HashSet<i64> = session
+            .prepare(
+                "select client from locks where owner is not null and client is not null \
+                 union select client from waiters",
+            )?
+            .query_map((), |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        session.write(|session| {
+            for client in clients.iter().filter(|client| !needed.contains(&client.id)) {
+                session.prepare("delete from clients where id = ?1")?.execute([client.id])?;
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,51 @@
+//! Where the store lives when nobody says so.
+
+use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The user's store: `locks.db` in the state directory, which is created if need be.
+pub(super) fn default_path() -> Result<PathBuf> {
+    let is_root = rustix::process::geteuid().is_root();
+    let directory = directory(|name| std::env::var_os(name), is_root).ok_or_else(|| {
+        Error::invalid("no place for the store: set HOME, XDG_STATE_HOME or LEASEHOLD_STORE")
+    })?;
+    DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(|error| {
+        let message = format!("cannot create {}: {error}", directory.display());
+        Error::new(ErrorKind::Unusable, message).caused_by(error)
+    })?;
+    Ok(directory.join("locks.db"))
+}
+
+fn directory(variable: impl Fn(&str) -> Option<OsString>, is_root: bool) -> Option<PathBuf> {
+    // The XDG specification: a relative path is to be ignored.
+    let absolute = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute("XDG_STATE_HOME")
+        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")))
+        .map(|state| state.join("leasehold"))
+        .or_else(|| is_root.then(|| PathBuf::from("/var/lib/leasehold")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &[(&str, &str)], is_root: bool) -> Option<PathBuf> {
+        let find = |name: &str| variables.iter().find(|(n, _)| *n == name);
+        directory(|name| find(name).map(|(_, value)| OsString::from(value)), is_root)
+    }
+
+    #[test]
+    fn follows_the_users_environment() {
+        let home = ("HOME", "/home/ada");
+        assert_eq!(with(&[home], false), Some("/home/ada/.local/state/leasehold".into()));
+        assert_eq!(with(&[home, ("XDG_STATE_HOME", "/s")], false), Some("/s/leasehold".into()));
+        let relative = ("XDG_STATE_HOME", "state");
+        assert_eq!(with(&[home, relative], false), Some("/home/ada/.local/state/leasehold".into()));
+        assert_eq!(with(&[], true), Some("/var/lib/leasehold".into()));
+        assert_eq!(with(&[], false), None);
+    }
+}

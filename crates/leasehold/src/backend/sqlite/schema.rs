@@ -1,0 +1,169 @@
+//! Opening the database: is it ours, is it of this version, is it of this boot?
+//! Nothing is written to a file before it is known to be ours.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+
+use super::connection::insist;
+use super::error::Fault;
+use super::token;
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind};
+
+/// "LSHD": marks a database as Leasehold's.
+pub(super) const APPLICATION: i64 = 0x4C53_4844;
+/// The version of `schema.sql`.
+pub(super) const VERSION: i64 = 1;
+
+const SCHEMA: &str = include_str!("schema.sql");
+
+/// The first SQLite without the WAL-reset bug, which could corrupt the database.
+const OLDEST_SQLITE: i32 = 3_051_003;
+
+/// Opens the database, creates it if it is not there, and voids what an earlier boot left.
+pub(super) fn open(path: &Path, clock: &Clock, boot: &str) -> Result<Connection, Fault> {
+    refuse_old_sqlite(rusqlite::version_number(), rusqlite::version())?;
+    insist(|| {
+        let connection = connect(path)?;
+        let is_new = identify(&connection, path)?;
+        use_wal(&connection, path)?;
+        if is_new || boot_of(&connection)?.as_deref() != Some(boot) {
+            begin_boot(&connection, path, clock, boot)?;
+        }
+        Ok(connection)
+    })
+}
+
+/// A connection with our settings; never waits for others by itself.
+pub(super) fn connect(path: &Path) -> Result<Connection, Fault> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(Duration::ZERO)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    // A checkpoint calls fsync: it belongs to the housekeeping thread.
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    connection.pragma_update(None, "temp_store", "memory")?;
+    connection.pragma_update(None, "synchronous", "normal")?;
+    Ok(connection)
+}
+
+/// Whether the file is new; an error if it is not for us.
+fn identify(connection: &Connection, path: &Path) -> Result<bool, Fault> {
+    let number = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
+    let (application, version) = (number("application_id")?, number("user_version")?);
+    let objects: i64 =
+        connection.query_row("select count(*) from sqlite_schema", (), |row| row.get(0))?;
+    let path = path.display();
+    if application == 0 && version == 0 && objects == 0 {
+        return Ok(true);
+    }
+    if application != APPLICATION {
+        let message = format!(
+            "{path} is a database of another application; choose another path, it was left as it is"
+        );
+        return Err(Error::new(ErrorKind::Refused, message).into());
+    }
+    if version > VERSION {
+        let message = format!(
+            "{path} was written by a newer Leasehold (schema {version}, this one knows {VERSION}); \
+             upgrade this program, the file was left as it is"
+        );
+        return Err(Error::new(ErrorKind::Unusable, message).into());
+    }
+    Ok(false)
+}
+
+fn use_wal(connection: &Connection, path: &Path) -> Result<(), Fault> {
+    let mode: String =
+        connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
+    if mode == "wal" {
+        return Ok(());
+    }
+    let message = format!(
+        "{} cannot use a write-ahead log here (it stays in mode {mode}); use a local disk",
+        path.display()
+    );
+    Err(Error::new(ErrorKind::Refused, message).into())
+}
+
+fn boot_of(connection: &Connection) -> Result<Option<String>, Fault> {
+    Ok(connection.query_row("select boot from meta", (), |row| row.get(0)).optional()?)
+}
+
+/// Creates the tables, or voids what belongs to an earlier boot; fsynced.
+fn begin_boot(
+    connection: &Connection,
+    path: &Path,
+    clock: &Clock,
+    boot: &str,
+) -> Result<(), Fault> {
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.execute_batch("begin immediate")?;
+    let written = write_boot(connection, path, clock, boot)
+        .and_then(|()| connection.execute_batch("commit").map_err(Fault::in_commit));
+    if !connection.is_autocommit() {
+        connection.execute_batch("rollback")?;
+    }
+    connection.pragma_update(None, "synchronous", "normal")?;
+    written
+}
+
+fn write_boot(
+    connection: &Connection,
+    path: &Path,
+    clock: &Clock,
+    boot: &str,
+) -> Result<(), Fault> {
+    // Another process may have been here since we looked.
+    if identify(connection, path)? {
+        connection.execute_batch(SCHEMA)?;
+        connection.pragma_update(None, "application_id", APPLICATION)?;
+        connection.pragma_update(None, "user_version", VERSION)?;
+        connection.execute(
+            "insert into meta values (1, ?1, 0, ?2)",
+            params![boot, token::ceiling_above(0, clock)],
+        )?;
+        return Ok(());
+    }
+    if boot_of(connection)?.as_deref() == Some(boot) {
+        return Ok(());
+    }
+    // A power cut may have taken the last tokens with it, but none beyond the ceiling.
+    let ceiling: i64 =
+        connection.query_row("select max(floor, ceiling) from meta", (), |row| row.get(0))?;
+    connection.execute(
+        "update meta set boot = ?1, floor = ?2, ceiling = ?3",
+        params![boot, ceiling, token::ceiling_above(ceiling, clock)],
+    )?;
+    connection.execute_batch(
+        "update locks set owner = null, client = null, expires = 0;
+         delete from waiters; delete from bars; delete from clients;",
+    )?;
+    Ok(())
+}
+
+fn refuse_old_sqlite(number: i32, version: &str) -> Result<(), Fault> {
+    if number >= OLDEST_SQLITE {
+        return Ok(());
+    }
+    let message = format!(
+        "SQLite {version} can corrupt a write-ahead log that several processes use; \
+         build with the bundled SQLite, 3.51.3 or newer"
+    );
+    Err(Error::new(ErrorKind::Refused, message).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_sqlite_with_the_wal_reset_bug_is_refused() {
+        assert!(refuse_old_sqlite(3_051_002, "3.51.2").is_err());
+        assert!(refuse_old_sqlite(3_051_003, "3.51.3").is_ok());
+    }
+}

@@ -1,0 +1,158 @@
+//! Files that are not what they should be, and disks that are not either.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use rusqlite::Connection;
+
+use super::*;
+use crate::backend::Severity;
+use crate::error::{Error, ErrorKind, Outcome};
+
+fn refusal(world: &World) -> Error {
+    SqliteStore::open(&world.path(), world.clock()).unwrap_err()
+}
+
+#[test]
+fn a_damaged_file_is_named_and_left_alone() {
+    let world = World::new();
+    let garbage = vec![b'x'; 8_192];
+    fs::write(world.path(), &garbage).unwrap();
+    let error = refusal(&world);
+    assert_eq!(*error.kind(), ErrorKind::Unusable);
+    assert!(error.to_string().contains("locks.db is damaged or not a database"), "{error}");
+    assert_eq!(fs::read(world.path()).unwrap(), garbage);
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_and_loses_nothing() {
+    let world = World::new();
+    let store = world.open();
+    let held = claim("a");
+    let grant = take(&store, &held).await;
+    drop(store);
+    let set = |version| {
+        Connection::open(world.path()).unwrap().pragma_update(None, "user_version", version)
+    };
+    set(schema::VERSION + 1).unwrap();
+    let error = refusal(&world);
+    assert_eq!(*error.kind(), ErrorKind::Unusable);
+    assert!(error.to_string().contains("newer Leasehold"), "{error}");
+    set(schema::VERSION).unwrap();
+    assert_eq!(take(&world.open(), &held).await, grant, "leases outlive their process' restart");
+}
+
+#[test]
+fn another_applications_database_is_refused_and_left_alone() {
+    let world = World::new();
+    Connection::open(world.path()).unwrap().execute_batch("create table t (x)").unwrap();
+    let before = fs::read(world.path()).unwrap();
+    assert_eq!(*refusal(&world).kind(), ErrorKind::Refused);
+    assert_eq!(fs::read(world.path()).unwrap(), before);
+}
+
+#[test]
+fn a_directory_that_is_missing_or_read_only_is_explained() {
+    let world = World::new();
+    let missing = world.folder.path().join("missing/locks.db");
+    let error = SqliteStore::open(&missing, world.clock()).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Unusable);
+
+    // Root may write anywhere; there a directory in the file's place does the same.
+    if rustix::process::geteuid().is_root() {
+        fs::create_dir(world.path()).unwrap();
+    } else {
+        fs::set_permissions(world.folder.path(), fs::Permissions::from_mode(0o500)).unwrap();
+    }
+    let error = refusal(&world);
+    assert_eq!(*error.kind(), ErrorKind::Unusable);
+    assert!(error.to_string().contains("writable"), "{error}");
+    fs::set_permissions(world.folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+#[tokio::test]
+async fn a_full_disk_is_said_and_what_is_held_can_be_given_back() {
+    let world = World::new();
+    let store = world.open();
+    let held = claim("a");
+    let grant = take(&store, &held).await;
+    store.session.lock().connection.pragma_update(None, "max_page_count", 1).unwrap();
+    let mut refused = None;
+    for i in 0..10_000 {
+        let claim = claim(&format!("{i:0200}"));
+        if let Err(error) = store.clone().acquire(vec![claim]).await {
+            refused = Some(error);
+            break;
+        }
+    }
+    let error = refused.expect("the database cannot grow");
+    assert_eq!(*error.kind(), ErrorKind::Unavailable);
+    assert_eq!(error.outcome(), Outcome::NotApplied);
+    assert!(error.to_string().contains("disk is full"), "{error}");
+    assert_eq!(give_back(&store, &held, grant).await, Release::Released);
+}
+
+#[tokio::test]
+async fn a_process_that_blocks_the_database_is_outlasted() {
+    let world = World::new();
+    let store = world.open();
+    let blocker = Connection::open(world.path()).unwrap();
+    blocker.execute_batch("begin immediate").unwrap();
+    let claim = claim("a");
+    let asked = tokio::spawn(store.clone().acquire(vec![claim.clone()]));
+    tokio::task::yield_now().await;
+    assert!(!asked.is_finished());
+    blocker.execute_batch("rollback").unwrap();
+    assert!(matches!(asked.await.unwrap().unwrap()[0], Verdict::Granted(_)));
+}
+
+#[tokio::test]
+async fn a_process_that_blocks_for_long_is_an_error_that_can_be_retried() {
+    let world = World::new();
+    let store = world.open();
+    let blocker = Connection::open(world.path()).unwrap();
+    blocker.execute_batch("begin immediate").unwrap();
+    let error = store.clone().acquire(vec![claim("a")]).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (&ErrorKind::Unavailable, Outcome::NotApplied));
+    assert!(error.to_string().contains("another process blocks"), "{error}");
+    blocker.execute_batch("rollback").unwrap();
+    take(&store, &claim("a")).await;
+}
+
+#[test]
+fn works_without_a_runtime_where_nothing_is_waited_for() {
+    let world = World::new();
+    let store = world.open();
+    let mut asked = store.acquire(vec![claim("a")]);
+    let waker = std::task::Waker::noop();
+    let polled = asked.as_mut().poll(&mut std::task::Context::from_waker(waker));
+    assert!(matches!(polled, std::task::Poll::Ready(Ok(_))));
+}
+
+#[tokio::test]
+async fn the_log_begins_anew_after_a_checkpoint() {
+    let world = World::new();
+    let store = world.open();
+    let log = || fs::metadata(beside(&world.path(), "-wal")).unwrap().len();
+    let mut largest = 0;
+    for _ in 0..20 {
+        let claims: Vec<_> = (0..64).map(|i| claim(&format!("{i:0200}"))).collect();
+        store.clone().acquire(claims).await.unwrap();
+        world.hand.advance(TTL);
+        world.keeper().checkpoint().unwrap();
+        if largest == 0 {
+            largest = log();
+        }
+    }
+    assert!(log() <= largest * 2, "{} bytes", log());
+}
+
+#[tokio::test]
+async fn examination_finds_a_sound_store() {
+    let world = World::new();
+    let findings = world.open().examine().await.unwrap();
+    assert!(findings.len() >= 4);
+    for finding in findings {
+        assert_eq!(finding.severity, Severity::Fine, "{finding:?}");
+    }
+}

@@ -1,0 +1,112 @@
+//! Tokens rise, whatever is forgotten.
+
+use std::time::UNIX_EPOCH;
+
+use super::*;
+
+fn ceiling(world: &World) -> u64 {
+    let session = world.keeper().session;
+    let read = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
+    session.connection.query_row("select ceiling from meta", (), read).unwrap() as u64
+}
+
+#[tokio::test]
+async fn tokens_rise_across_release_and_expiry_with_a_clock_gone_back() {
+    let world = World::new();
+    let store = world.open();
+    let first = claim("a");
+    let one = take(&store, &first).await;
+    assert_eq!(one.token.get(), world.clock().wall_micros());
+    assert_eq!(give_back(&store, &first, one).await, Release::Released);
+
+    world.hand.set_wall(UNIX_EPOCH);
+    let two = take(&store, &claim("a")).await;
+    assert!(two.token > one.token);
+    world.hand.advance(TTL);
+    let three = take(&store, &claim("a")).await;
+    assert!(three.token > two.token);
+}
+
+/// Records that are deleted must not restart the counter (Medallion-MongoDB, consul lock).
+#[tokio::test]
+async fn tokens_rise_after_the_idle_row_is_forgotten() {
+    let world = World::new();
+    let store = world.open();
+    let first = claim("a");
+    let one = take(&store, &first).await;
+    give_back(&store, &first, one).await;
+
+    world.hand.advance(Duration::from_secs(2 * 3_600));
+    world.keeper().sweep().unwrap();
+    assert_eq!(store.clone().inspect(name("a")).await.unwrap(), None, "the row is gone");
+    world.hand.set_wall(UNIX_EPOCH);
+    assert!(take(&store, &claim("a")).await.token > one.token);
+}
+
+#[tokio::test]
+async fn tokens_rise_past_everything_a_power_cut_may_have_taken() {
+    let world = World::new();
+    let store = world.open();
+    let held = claim("a");
+    let one = take(&store, &held).await;
+    // Granted just below the ceiling, and lost with the log's end.
+    let lost = one.token.get() + 59_000_000;
+    drop(store);
+
+    world.hand.set_wall(UNIX_EPOCH);
+    let store = world.open_after("second boot");
+    let two = take(&store, &claim("a")).await;
+    assert!(two.token.get() > lost, "a lease of an earlier boot is void, its token is not");
+    assert!(take(&store, &claim("never seen")).await.token.get() > lost);
+    drop(store);
+    let store = world.open_after("third boot");
+    assert!(take(&store, &claim("a")).await.token > two.token);
+}
+
+#[tokio::test]
+async fn no_token_is_granted_beyond_the_ceiling_on_disk() {
+    let world = World::new();
+    let store = world.open();
+    let ceiling = || ceiling(&world);
+    for step in 0..10 {
+        world.hand.advance(Duration::from_secs(25));
+        let claim = claim(&format!("lock {step}"));
+        let before = ceiling();
+        let grant = take(&store, &claim).await;
+        assert!(grant.token.get() <= ceiling());
+        let raised_inline = grant.token.get() > before;
+        assert_eq!(ceiling() > before, raised_inline, "an fsync only when needed");
+    }
+}
+
+#[tokio::test]
+async fn housekeeping_raises_the_ceiling_before_it_is_reached() {
+    let world = World::new();
+    let store = world.open();
+    take(&store, &claim("a")).await;
+    world.hand.advance(Duration::from_secs(45));
+    let before = ceiling(&world);
+    world.keeper().raise_ceiling().unwrap();
+    let raised = ceiling(&world);
+    assert!(raised > before);
+    // Past what this store knows of, but not past what is on disk.
+    world.hand.advance(Duration::from_secs(20));
+    let grant = take(&store, &claim("b")).await;
+    assert!(grant.token.get() > before);
+    assert_eq!(ceiling(&world), raised, "no fsync in the acquire");
+}
+
+#[tokio::test]
+async fn two_stores_never_grant_one_token_twice() {
+    let world = World::new();
+    let (one, two) = (world.open(), world.open());
+    let mut last = 0;
+    for round in 0..50 {
+        let store = if round % 3 == 0 { &one } else { &two };
+        let claim = claim("a");
+        let grant = take(store, &claim).await;
+        assert!(grant.token.get() > last);
+        last = grant.token.get();
+        give_back(store, &claim, grant).await;
+    }
+}

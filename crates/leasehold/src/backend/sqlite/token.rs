@@ -1,0 +1,64 @@
+//! Where tokens come from: the lock's last one, the floor of forgotten rows and the
+//! wall clock; never beyond a ceiling that was fsynced first, so that after a power
+//! cut the ceiling is above every token that was ever seen.
+
+use rusqlite::params;
+
+use super::connection::Session;
+use super::error::Fault;
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind};
+use crate::token::Token;
+
+/// How far the ceiling is raised above the clock, in microseconds: one minute.
+const HEADROOM: u64 = 60_000_000;
+
+/// Less than this below the ceiling, housekeeping raises it.
+const LOW: u64 = 30_000_000;
+
+/// The clock as the lowest token; a clock that is not believed counts as zero.
+pub(super) fn clock_floor(clock: &Clock) -> i64 {
+    Token::after(Token::new(0), clock.wall_micros()).map_or(1, |token| token.get() as i64)
+}
+
+/// A ceiling above this token and the clock.
+pub(super) fn ceiling_above(token: i64, clock: &Clock) -> i64 {
+    let from = token.max(clock_floor(clock)) as u64;
+    from.saturating_add(HEADROOM).min(Token::MAX_PORTABLE.get()) as i64
+}
+
+/// Whether the clock comes near the ceiling.
+pub(super) fn is_low(ceiling: i64, clock: &Clock) -> bool {
+    (ceiling as u64) < (clock_floor(clock) as u64).saturating_add(LOW)
+}
+
+impl Session {
+    /// The token after `last`. Inside a write transaction.
+    pub(super) fn next_token(&mut self, last: Token) -> Result<Token, Fault> {
+        let (floor, ceiling): (i64, i64) = self
+            .prepare("select floor, ceiling from meta")?
+            .query_row((), |row| Ok((row.get(0)?, row.get(1)?)))?;
+        self.ceiling = ceiling;
+        let last = last.max(Token::new(floor as u64));
+        let token = Token::after(last, self.clock.wall_micros()).ok_or_else(|| {
+            Error::new(ErrorKind::Unusable, "no token below 2^53 is left in this database")
+        })?;
+        if token.get() > ceiling as u64 {
+            return Err(Fault::Ceiling(token.get()));
+        }
+        Ok(token)
+    }
+
+    /// Raises the ceiling above `token` and waits until the disk has it.
+    pub(super) fn raise_ceiling(&mut self, token: u64) -> Result<(), Fault> {
+        let target = ceiling_above(token as i64, &self.clock);
+        self.connection.pragma_update(None, "synchronous", "full")?;
+        let raised = self.write(|session| {
+            let raise = "update meta set ceiling = max(ceiling, ?1) returning ceiling";
+            Ok(session.prepare(raise)?.query_one(params![target], |row| row.get::<_, i64>(0))?)
+        });
+        self.connection.pragma_update(None, "synchronous", "normal")?;
+        self.ceiling = raised?;
+        Ok(())
+    }
+}
