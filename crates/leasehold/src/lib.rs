@@ -51,6 +51,11 @@
 //! [`backend`] is for those who write a store, [`clock`] for those who test with time,
 //! [`failpoint`] for those who test the library itself.
 
+/// The README's examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;
+
 pub mod backend;
 mod client;
 pub mod clock;
