@@ -130,11 +130,11 @@ impl SqliteStore {
         let session = |connection| {
             Session::new(connection, clock.clone(), viewer.clone(), &bell, chores.clone())
         };
-        let second = schema::connect(path).map_err(explain)?;
-        housekeeping::start(Keeper { session: session(second), bells: folder.clone() })
-            .map_err(unusable)?;
+        let bells = Bells::new(bell.clone(), folder.clone()).map_err(unusable)?;
+        let second = connection::insist(|| schema::connect(path)).map_err(explain)?;
+        let keeper = Keeper { session: session(second), bells: folder };
+        housekeeping::start(keeper).map_err(unusable)?;
         let session = Mutex::new(session(connection));
-        let bells = Bells::new(bell, folder).map_err(unusable)?;
         Ok(Arc::new(Self { path: path.clone(), clock, viewer, session, bells, chores }))
     }
 
