@@ -70,6 +70,7 @@ mod lock;
 mod locks;
 mod loss;
 mod name;
+pub mod observe;
 mod owner;
 mod readiness;
 mod terms;
