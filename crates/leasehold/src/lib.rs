@@ -57,6 +57,7 @@
 pub struct Readme;
 
 pub mod backend;
+pub mod blocking;
 mod client;
 pub mod clock;
 mod connect;
