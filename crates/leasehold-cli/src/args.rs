@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use leasehold::Name;
 
 use crate::exit::HELD;
 
@@ -70,8 +69,7 @@ Exit codes:
 #[command(after_long_help = RUN_HELP, after_help = "`leasehold run --help` shows examples and exit codes.")]
 pub(crate) struct Run {
     /// The lock's name
-    #[arg(value_parser = |name: &str| Name::new(name))]
-    pub(crate) name: Name,
+    pub(crate) name: String,
 
     /// How long the lease lasts without renewal: how soon others take over after a
     /// crash, and how long an outage of the store is survived

@@ -28,10 +28,12 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn resolve(args: Run) -> Result<Self, Failure> {
+        let name = Name::new(&args.name)
+            .map_err(|invalid| Failure::new(USAGE, format!("{:?}: {invalid}", args.name)))?;
         let wait = if args.no_wait { Some(Duration::ZERO) } else { args.wait };
         Ok(Self {
             grace: grace(&args)?,
-            name: args.name,
+            name,
             store: args.store,
             command: args.command,
             held_code: args.exit_code,
