@@ -13,7 +13,7 @@ fn number(token: &str) -> u64 {
 #[test]
 fn a_held_lock_is_201_and_says_who_holds_it() {
     let scene = Scene::new();
-    let mut holder = Running::start(scene.run("", &format!("echo > ready; {}", until("go"))));
+    let holder = Running::start(scene.run("", &format!("echo > ready; {}", until("go"))));
     scene.line("ready");
     let second = ended(scene.run("--no-wait", "echo ran"));
     assert_eq!((second.code, second.stdout.as_str()), (Some(201), ""), "{second:?}");
@@ -31,19 +31,18 @@ fn a_waiter_says_once_for_whom_and_gets_a_higher_token() {
     let script = format!("{SAY_TOKEN} > token; {}", until("go"));
     let holder = Running::start(scene.run("", &script));
     let first = scene.line("token");
-    let mut waiting = scene.run("", SAY_TOKEN);
-    let said = std::fs::File::create(scene.path("said")).expect("a file");
-    waiting.stderr(said);
-    let waiter = Running::start(waiting);
+    let waiter = Running::start(scene.run("", SAY_TOKEN));
+    let said = waiter.says();
     assert!(
-        scene.line("said").starts_with("leasehold: waiting for \"demo\", held by leasehold run")
+        said.starts_with("leasehold: waiting for \"demo\", held by leasehold run sh"),
+        "{said}"
     );
     scene.touch("go");
     assert_eq!(holder.end().code, Some(0));
     let waiter = waiter.end();
     assert_eq!(waiter.code, Some(0), "{waiter:?}");
     assert!(number(&waiter.stdout) > number(&first));
-    assert_eq!(scene.line("said").lines().count(), 1);
+    assert_eq!(waiter.stderr, said, "once");
 }
 
 #[test]
@@ -51,10 +50,8 @@ fn a_signal_ends_the_wait() {
     let scene = Scene::new();
     let holder = Running::start(scene.run("", &format!("echo > ready; {}", until("go"))));
     scene.line("ready");
-    let mut waiting = scene.run("", "echo ran");
-    waiting.stderr(std::fs::File::create(scene.path("said")).expect("a file"));
-    let mut waiter = Running::start(waiting);
-    scene.line("said");
+    let waiter = Running::start(scene.run("", "echo ran"));
+    waiter.says();
     waiter.signal(Signal::TERM);
     let waiter = waiter.end();
     assert_eq!((waiter.code, waiter.stdout.as_str()), (Some(143), ""));
@@ -67,7 +64,7 @@ fn a_signal_ends_the_wait() {
 fn a_holder_that_slept_through_its_lease_is_ended_when_it_wakes() {
     let scene = Scene::new();
     let script = "echo $$ > pid; echo $LEASEHOLD_TOKEN > token; exec sleep 60";
-    let mut holder = Running::start(scene.run("--ttl 1s", script));
+    let holder = Running::start(scene.run("--ttl 1s", script));
     let (pid, first) = (scene.line("pid"), scene.line("token"));
     holder.signal(Signal::STOP);
     send(pid.parse().expect("a process id"), Signal::STOP);
@@ -85,7 +82,7 @@ fn a_holder_that_slept_through_its_lease_is_ended_when_it_wakes() {
 fn the_lock_of_a_killed_supervisor_is_free_before_its_ttl() {
     let scene = Scene::new();
     let script = "echo $LEASEHOLD_TOKEN > token; exec sleep 600";
-    let mut holder = Running::start(scene.run("--ttl 10m", script));
+    let holder = Running::start(scene.run("--ttl 10m", script));
     let first = scene.line("token");
     holder.signal(Signal::KILL);
     let next = ended(scene.run("", SAY_TOKEN));

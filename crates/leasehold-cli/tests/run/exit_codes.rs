@@ -88,7 +88,8 @@ fn help_has_an_example_and_the_exit_codes() {
 
 #[test]
 fn help_does_not_repeat_a_store_url_that_may_hold_a_password() {
-    let mut help = Scene::new().leasehold(["run", "--help"]);
+    let scene = Scene::new();
+    let mut help = scene.leasehold(["run", "--help"]);
     help.env("LEASEHOLD_STORE", "redis://:hunter2@localhost");
     let ended = ended(help);
     assert!(ended.code == Some(0) && !ended.stdout.contains("hunter2"), "{ended:?}");

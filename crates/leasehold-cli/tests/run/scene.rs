@@ -1,9 +1,10 @@
 //! A store in a temporary directory, the command started on it, and waiting for things
 //! to happen.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,7 +41,7 @@ impl Scene {
     pub(crate) fn set(&self, mut command: Command) -> Command {
         let store = format!("sqlite:{}", self.dir.path().join("locks.db").display());
         command.env("LEASEHOLD_STORE", store).current_dir(self.dir.path());
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::null());
         command
     }
 
@@ -80,44 +81,62 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
 }
 
 /// A `leasehold` that runs; killed when the test ends without it.
-pub(crate) struct Running(Option<Child>);
+///
+/// Its output goes to files, not pipes: those end only when the last process that
+/// inherited them does.
+pub(crate) struct Running {
+    child: Child,
+    stdout: File,
+    stderr: File,
+}
 
 impl Running {
     pub(crate) fn start(mut command: Command) -> Self {
-        Self(Some(command.spawn().expect("leasehold starts")))
+        let file = || tempfile::tempfile().expect("a temporary file");
+        let (stdout, stderr) = (file(), file());
+        let second = |file: &File| file.try_clone().expect("a second handle");
+        command.stdout(second(&stdout)).stderr(second(&stderr));
+        Self { child: command.spawn().expect("it starts"), stdout, stderr }
     }
 
-    fn child(&mut self) -> &mut Child {
-        self.0.as_mut().expect("it was not waited for yet")
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id() as i32
     }
 
-    pub(crate) fn pid(&mut self) -> i32 {
-        self.child().id() as i32
-    }
-
-    pub(crate) fn signal(&mut self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         send(self.pid(), signal);
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
-        self.child().try_wait().expect("a child of ours").is_some()
+        self.child.try_wait().expect("a child of ours").is_some()
+    }
+
+    /// Waits until it has said a whole line on stderr; all it said.
+    pub(crate) fn says(&self) -> String {
+        eventually("a line on stderr", || {
+            Some(text(&self.stderr)).filter(|said| said.ends_with('\n'))
+        })
     }
 
     /// Waits for its end.
     pub(crate) fn end(mut self) -> Ended {
-        eventually("leasehold's end", || self.has_ended().then_some(()));
-        let child = self.0.take().expect("it was not waited for yet");
-        Ended::from(child.wait_with_output().expect("its output"))
+        let status = eventually("its end", || self.child.try_wait().expect("a child of ours"));
+        Ended { code: status.code(), stdout: text(&self.stdout), stderr: text(&self.stderr) }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let Some(mut child) = self.0.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
+}
+
+/// What was written to a file so far. Writers share its position, so it stays untouched.
+fn text(file: &File) -> String {
+    let mut bytes = vec![0; file.metadata().map_or(0, |metadata| metadata.len() as usize)];
+    file.read_exact_at(&mut bytes, 0).expect("a readable file");
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// How `leasehold` ended.
@@ -126,14 +145,6 @@ pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
-}
-
-impl From<Output> for Ended {
-    fn from(output: Output) -> Self {
-        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        let code = output.status.code();
-        Self { code, stdout: text(output.stdout), stderr: text(output.stderr) }
-    }
 }
 
 /// Runs to the end.

@@ -12,7 +12,7 @@ fn signals_reach_the_commands_own_children() {
     let grandchild =
         "trap 'echo USR1 > got; exit' USR1; echo > ready; while :; do sleep 0.02; done";
     let script = format!("sh -c \"{grandchild}\" & trap 'wait; exit 9' USR1; wait");
-    let mut running = Running::start(scene.run("", &script));
+    let running = Running::start(scene.run("", &script));
     scene.line("ready");
     running.signal(Signal::USR1);
     assert_eq!(scene.line("got"), "USR1");
@@ -22,7 +22,7 @@ fn signals_reach_the_commands_own_children() {
 #[test]
 fn a_signal_that_ends_the_command_shows_in_the_exit_code() {
     let scene = Scene::new();
-    let mut running = Running::start(scene.run("", "echo > ready; exec sleep 60"));
+    let running = Running::start(scene.run("", "echo > ready; exec sleep 60"));
     scene.line("ready");
     running.signal(Signal::TERM);
     assert_eq!(running.end().code, Some(143));
@@ -31,7 +31,7 @@ fn a_signal_that_ends_the_command_shows_in_the_exit_code() {
 #[test]
 fn the_command_dies_with_a_supervisor_that_is_killed() {
     let scene = Scene::new();
-    let mut running = Running::start(scene.run("", "echo $$ > pid; exec sleep 60"));
+    let running = Running::start(scene.run("", "echo $$ > pid; exec sleep 60"));
     let pid = scene.line("pid");
     assert!(state(&pid).is_some());
     running.signal(Signal::KILL);
@@ -74,7 +74,7 @@ fn a_group_that_ignores_sigterm_is_killed_when_its_time_is_up() {
 #[test]
 fn what_leaves_the_group_is_reported() {
     let scene = Scene::new();
-    let daemon = format!("setsid sh -c 'echo $$ > pid; {}'", until("go"));
+    let daemon = format!("setsid sh -c 'echo $$ > pid; {}' > /dev/null 2>&1", until("go"));
     let ended = ended(scene.run("", &format!("{daemon} & {}", until("pid"))));
     assert_eq!(ended.code, Some(0));
     assert!(ended.stderr.contains("left the command's group"), "{ended:?}");
@@ -90,7 +90,7 @@ fn a_signal_that_was_ignored_stays_so() {
     let script = format!("echo > ready; {}", until("go"));
     nohup.args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_leasehold")]);
     nohup.args(["run", "demo", "--", "sh", "-c", &format!("kill -HUP $$; {script}")]);
-    let mut running = Running::start(scene.set(nohup));
+    let running = Running::start(scene.set(nohup));
     scene.line("ready");
     running.signal(Signal::HUP);
     scene.touch("go");

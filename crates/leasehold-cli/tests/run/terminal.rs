@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::scene::{Running, Scene};
+use crate::scene::{Scene, eventually};
 
 /// A session on a terminal of its own, typed to and read from here.
 struct Session {
-    running: Running,
+    leader: Child,
     keyboard: File,
     screen: mpsc::Receiver<String>,
     seen: String,
@@ -31,8 +31,8 @@ impl Session {
         command.args(["--ctty", "--wait", env!("CARGO_BIN_EXE_leasehold"), "run", "demo", "--"]);
         command.args(["sh", "-c", script]);
         let mut command = scene.set(command);
-        command.stdin(open()).stdout(open()).stderr(Stdio::from(open()));
-        let running = Running::start(command);
+        command.stdin(open()).stdout(open()).stderr(open());
+        let leader = command.spawn().expect("setsid starts");
         let keyboard = File::from(master);
         let mut output = keyboard.try_clone().expect("a second handle");
         let (sender, screen) = mpsc::channel();
@@ -42,7 +42,11 @@ impl Session {
                 let _ = sender.send(String::from_utf8_lossy(&bytes[..count]).into_owned());
             }
         });
-        Self { running, keyboard, screen, seen: String::new() }
+        Self { leader, keyboard, screen, seen: String::new() }
+    }
+
+    fn exit_code(&mut self) -> Option<i32> {
+        eventually("the session's end", || self.leader.try_wait().expect("a child of ours")).code()
     }
 
     fn types(&mut self, keys: &str) {
@@ -66,7 +70,7 @@ fn an_interactive_command_reads_from_the_terminal() {
     session.shows("ready");
     session.types("hello\n");
     session.shows("got <hello>");
-    assert_eq!(session.running.end().code, Some(4));
+    assert_eq!(session.exit_code(), Some(4));
 }
 
 #[test]
@@ -77,7 +81,7 @@ fn ctrl_c_reaches_the_command() {
     session.shows("ready");
     session.types("\x03");
     session.shows("stopped");
-    assert_eq!(session.running.end().code, Some(5));
+    assert_eq!(session.exit_code(), Some(5));
 }
 
 #[test]
@@ -89,5 +93,5 @@ fn ctrl_z_without_a_shell_does_not_hang_the_command() {
     session.shows("^Z");
     session.types("hello\n");
     session.shows("got <hello>");
-    assert_eq!(session.running.end().code, Some(0));
+    assert_eq!(session.exit_code(), Some(0));
 }
