@@ -192,7 +192,10 @@ impl<'a> Supervisor<'a> {
                 }
                 Course::End { kill_at, why } => {
                     let left = now.until(kill_at);
-                    tell(format_args!("ending the command within {left:.1?}: {why}"));
+                    match left.is_zero() {
+                        true => tell(format_args!("killing the command: {why}")),
+                        false => tell(format_args!("ending the command within {left:.1?}: {why}")),
+                    }
                     if !left.is_zero() {
                         self.child.terminate();
                     }

@@ -23,9 +23,15 @@ pub(crate) struct Terminal {
 }
 
 /// Keeps the terminal from stopping this process. To be called before there are
-/// other threads; what we start does not inherit it.
+/// other threads, which inherit it, as what we start does: see [`unblock_stops`].
 pub(crate) fn block_stops() -> io::Result<()> {
     Ok(stops().thread_block()?)
+}
+
+/// Lets the terminal stop this process again, before it becomes the command: with the
+/// signal blocked, reading in the background is an error instead.
+pub(crate) fn unblock_stops() -> io::Result<()> {
+    Ok(stops().thread_unblock()?)
 }
 
 fn stops() -> SigSet {

@@ -14,6 +14,7 @@ use rustix::termios::tcgetpgrp;
 
 use crate::args::Exec;
 use crate::exit::{BROKEN, Failure, NOT_EXECUTABLE, NOT_FOUND};
+use crate::terminal;
 
 /// Becomes the command; returns only if that fails.
 pub(crate) fn exec(args: Exec) -> Failure {
@@ -24,6 +25,9 @@ pub(crate) fn exec(args: Exec) -> Failure {
     let parent = getppid().map(|parent| parent.as_raw_nonzero().get());
     if parent != Some(args.parent) {
         return Failure::new(BROKEN, "leasehold ended before its command began");
+    }
+    if let Err(error) = terminal::unblock_stops() {
+        return Failure::broken("cannot unblock signals", &error);
     }
     if args.terminal {
         await_terminal();

@@ -85,6 +85,14 @@ fn ctrl_c_reaches_the_command() {
 }
 
 #[test]
+fn the_command_starts_with_no_signal_blocked() {
+    let scene = Scene::new();
+    let mut session = Session::start(&scene, "grep SigBlk /proc/self/status");
+    session.shows("SigBlk:\t0000000000000000");
+    assert_eq!(session.exit_code(), Some(0));
+}
+
+#[test]
 fn ctrl_z_without_a_shell_does_not_hang_the_command() {
     let scene = Scene::new();
     let mut session = Session::start(&scene, "echo ready; read line; echo \"got <$line>\"");
