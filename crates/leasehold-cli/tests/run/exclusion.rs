@@ -89,3 +89,19 @@ fn the_lock_of_a_killed_supervisor_is_free_before_its_ttl() {
     assert_eq!(next.code, Some(0), "{next:?}");
     assert!(number(&next.stdout) > number(&first));
 }
+
+#[test]
+fn a_store_that_does_not_answer_ends_the_command_before_the_lease_ends() {
+    let scene = Scene::new();
+    let script = "trap 'echo asked > got; exit 0' TERM; echo > ready; while :; do sleep 0.02; done";
+    let holder = Running::start(scene.run("--ttl 1500ms --grace 700ms", script));
+    scene.line("ready");
+    let blocking = rusqlite::Connection::open(scene.path("locks.db")).expect("the store's file");
+    blocking.busy_timeout(std::time::Duration::from_secs(5)).expect("a connection of ours");
+    blocking.execute_batch("BEGIN EXCLUSIVE").expect("the store is ours");
+    assert_eq!(scene.line("got"), "asked");
+    drop(blocking);
+    let holder = holder.end();
+    assert_eq!(holder.code, Some(202), "{holder:?}");
+    assert!(holder.stderr.contains("the store does not answer"), "{holder:?}");
+}
