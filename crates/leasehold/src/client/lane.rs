@@ -14,9 +14,9 @@ use std::task::Poll;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::Context;
+use super::{Context, is_about_one_of_them};
 use crate::backend::{Backend, Claim, Hold, Release, Reply, Verdict};
-use crate::error::{Error, ErrorKind, Operation, Outcome, Result};
+use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::failpoint::Point;
 use crate::name::Name;
 
@@ -110,7 +110,7 @@ impl<R: Request> Lane<R> {
                 InPlace::UnderWay(answer) => answer,
             },
         };
-        answer.await.unwrap_or_else(|_| Err(runtime_is_gone()))
+        answer.await.unwrap_or_else(|_| Err(nobody_answers()))
     }
 }
 
@@ -184,9 +184,34 @@ impl<R: Request> Slot<R> {
 }
 
 impl<R: Request> Drop for Slot<R> {
+    /// Reached with the slot in hand only if the store panicked or the runtime ended:
+    /// those who collected behind it must not be stranded.
     fn drop(&mut self) {
-        if !self.given_back {
-            self.lane.queue.lock().in_flight -= 1;
+        if !self.given_back && !self.give_back_if_idle() {
+            let relay = Relay(Some(self.lane.clone()));
+            self.lane.context.runtime.spawn(relay.go_on());
+        }
+    }
+}
+
+/// A slot on its way to a new task. If there is no runtime to run that, those who
+/// collected are told.
+struct Relay<R: Request>(Option<Arc<Shared<R>>>);
+
+impl<R: Request> Relay<R> {
+    async fn go_on(mut self) {
+        if let Some(lane) = self.0.take() {
+            Slot { lane, given_back: false }.send_collected().await;
+        }
+    }
+}
+
+impl<R: Request> Drop for Relay<R> {
+    fn drop(&mut self) {
+        if let Some(lane) = self.0.take() {
+            let mut queue = lane.queue.lock();
+            queue.in_flight -= 1;
+            queue.waiting.clear();
         }
     }
 }
@@ -194,7 +219,7 @@ impl<R: Request> Drop for Slot<R> {
 impl<R: Request> Shared<R> {
     fn admit(self: Arc<Self>, request: R) -> Admission<R> {
         let mut queue = self.queue.lock();
-        if queue.in_flight < self.context.backend.limits().in_flight {
+        if queue.in_flight < self.context.backend.limits().in_flight.max(1) {
             queue.in_flight += 1;
             drop(queue);
             return Admission::Go(Slot { lane: self, given_back: false }, request);
@@ -228,6 +253,21 @@ impl<R: Request> Shared<R> {
         batch
     }
 
+    /// One bad item failed them all. Each alone, and not one after the other: the last
+    /// would wait for the time-outs of all before it.
+    async fn send_one_by_one(&self, batch: Vec<Item<R>>) {
+        let mut sending = tokio::task::JoinSet::new();
+        for Item { request, reply } in batch {
+            let context = self.context.clone();
+            let alone = R::send(context.backend.clone(), vec![request]);
+            sending.spawn(async move {
+                let answers = context.ask(alone).await;
+                let _ = reply.send(answers.and_then(only));
+            });
+        }
+        while sending.join_next().await.is_some() {}
+    }
+
     async fn send_batch(&self, batch: Vec<Item<R>>) {
         if batch.is_empty() {
             return; // All their callers gave up.
@@ -245,14 +285,8 @@ impl<R: Request> Shared<R> {
                     let _ = item.reply.send(Err(wrong_count()));
                 }
             }
-            // One bad item may have failed them all (etcd: an unknown lease).
-            Err(error) if error.outcome() == Outcome::NotApplied && batch.len() > 1 => {
-                for item in batch {
-                    let alone = vec![item.request];
-                    let sending = R::send(self.context.backend.clone(), alone);
-                    let answers = self.context.ask(sending).await;
-                    let _ = item.reply.send(answers.and_then(only));
-                }
+            Err(error) if batch.len() > 1 && is_about_one_of_them(&error) => {
+                self.send_one_by_one(batch).await;
             }
             Err(error) => {
                 for item in batch {
@@ -275,7 +309,8 @@ fn wrong_count() -> Error {
     Error::new(ErrorKind::Internal, message).outcome_unknown()
 }
 
-fn runtime_is_gone() -> Error {
-    let message = "the runtime that this client was connected on has ended";
-    Error::new(ErrorKind::NoRuntime, message).outcome_unknown()
+fn nobody_answers() -> Error {
+    let message = "the request was dropped: the store's code panicked, or the runtime that this \
+                   client was connected on has ended";
+    Error::new(ErrorKind::Internal, message).outcome_unknown()
 }

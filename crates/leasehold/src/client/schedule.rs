@@ -44,7 +44,11 @@ impl Schedule {
         place
     }
 
-    pub(super) fn remove(&mut self, place: Place) {
+    /// Removes a lease; nothing if the place is already another's.
+    pub(super) fn remove(&mut self, place: Place, tenure: &Arc<Tenure>) {
+        if self.get_mut(place, tenure).is_none() {
+            return;
+        }
         self.take_out(place);
         let Some(entry) = self.entries.try_remove(place.0 as usize) else { return };
         let ttl = entry.tenure.ttl();

@@ -73,6 +73,13 @@ impl Lease {
     }
 }
 
+impl Record {
+    /// Those who keep their place.
+    fn waiters(&self, now: Moment) -> impl Iterator<Item = &Waiter> {
+        self.queue.iter().filter(move |waiter| waiter.keeps_place_until > now)
+    }
+}
+
 impl State {
     pub(super) fn acquire(&mut self, claim: Claim, now: Moment, clock: &Clock) -> Verdict {
         self.sweep(now);
@@ -201,7 +208,7 @@ impl State {
         let mut info = LockInfo::free(name.clone());
         info.forced = forced;
         if let Some(record) = record {
-            info.waiters = record.queue.len();
+            info.waiters = record.waiters(now).count();
             info.lease = record.lease.as_ref().filter(|lease| lease.expires() > now).map(|lease| {
                 let remaining = now.until(lease.expires());
                 LeaseInfo::new(
@@ -295,7 +302,7 @@ impl State {
             if let Some(lease) = record.lease.as_ref().filter(|_| lapsed) {
                 *floor = (*floor).max(lease.token.get());
             }
-            !(lapsed && record.queue.is_empty())
+            !(lapsed && record.waiters(now).next().is_none())
         });
         // Audit: the newest thousand are enough for a store that dies with its process.
         if self.forced.len() > 1024 {
