@@ -18,6 +18,7 @@ const SHORTEST_BAR: Duration = Duration::from_secs(60);
 
 pub(super) fn acquire(session: &mut Session, claims: &[Claim]) -> Result<Vec<Verdict>, Fault> {
     if let [claim] = claims
+        && session.crowded.as_ref() != Some(&claim.name)
         && let Some(client) = session.known(&claim.holder)
         && let Some(grant) = take(session, claim, client).map_err(in_commit)?
     {
@@ -59,6 +60,7 @@ fn acquire_one(session: &mut Session, claim: &Claim, tried: bool) -> Result<Verd
         return line_up(session, claim, by, now);
     }
     session.dequeue(&claim.name, claim.owner)?;
+    session.crowded = None;
     Ok(Verdict::Granted(retake(session, claim, row.as_ref(), client, now)?.grant()))
 }
 
@@ -107,6 +109,7 @@ fn line_up(
     by: HeldBy,
     now: Moment,
 ) -> Result<Verdict, Fault> {
+    session.crowded = Some(claim.name.clone());
     if !claim.queue {
         return Ok(Verdict::Held(Some(by)));
     }

@@ -16,6 +16,7 @@ use super::process::Viewer;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::holder::Holder;
+use crate::name::Name;
 
 /// Requests with more items would keep an async thread from its other tasks.
 const INLINE_ITEMS: usize = 64;
@@ -40,6 +41,8 @@ pub(super) struct Session {
     pub(super) newcomers: Vec<(Arc<Holder>, i64)>,
     /// Bells to ring once the transaction under way is committed.
     pub(super) rings: Vec<Ring>,
+    /// The lock that was last found held or waited for: there the short way would fail.
+    pub(super) crowded: Option<Name>,
     pub(super) chores: Arc<Chores>,
 }
 
@@ -58,8 +61,19 @@ impl Session {
         chores: Arc<Chores>,
     ) -> Self {
         let (ceiling, bell) = (0, bell.to_owned());
-        let (clients, newcomers, rings) = Default::default();
-        Self { connection, clock, viewer, bell, ceiling, clients, newcomers, rings, chores }
+        let (clients, newcomers, rings, crowded) = Default::default();
+        Self {
+            connection,
+            clock,
+            viewer,
+            bell,
+            ceiling,
+            clients,
+            newcomers,
+            rings,
+            crowded,
+            chores,
+        }
     }
 
     pub(super) fn prepare(&self, sql: &str) -> Result<CachedStatement<'_>, Fault> {
@@ -111,7 +125,7 @@ impl Session {
         self.rings.clear();
         if !self.connection.is_autocommit() {
             // Fails only when SQLite has rolled back by itself.
-            let _ = self.connection.execute_batch("rollback");
+            let _ = self.prepare("rollback").map(|mut rollback| rollback.execute(()));
         }
     }
 }

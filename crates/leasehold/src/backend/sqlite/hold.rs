@@ -9,22 +9,25 @@ use crate::backend::{Hold, Proof, Release, Renewal};
 use crate::loss::{Forced, LossReason};
 
 pub(super) fn renew(session: &mut Session, holds: &[Hold]) -> Result<Vec<Renewal>, Fault> {
-    session.write(|session| holds.iter().map(|hold| renew_one(session, hold)).collect())
-}
-
-fn renew_one(session: &mut Session, hold: &Hold) -> Result<Renewal, Fault> {
-    let at = session.clock.now();
-    let renewed = session.prepare(include_str!("renew.sql"))?.execute(params![
-        hold.name.as_str(),
-        hold.owner.to_bytes(),
-        hold.token.get() as i64,
-        nanos(at),
-        nanos(at + hold.ttl)
-    ])?;
-    if renewed == 1 {
-        return Ok(Renewal::Renewed(Proof { at, valid_for: hold.ttl }));
-    }
-    Ok(Renewal::NotYours(why_lost(session, hold)?))
+    session.write(|session| {
+        // One look at the clock, before the first lease is proved, dates them all.
+        let at = session.clock.now();
+        let mut statement = session.prepare(include_str!("renew.sql"))?;
+        let mut renew = |hold: &Hold| {
+            let renewed = statement.execute(params![
+                hold.name.as_str(),
+                hold.owner.to_bytes(),
+                hold.token.get() as i64,
+                nanos(at),
+                nanos(at + hold.ttl)
+            ])?;
+            if renewed == 1 {
+                return Ok(Renewal::Renewed(Proof { at, valid_for: hold.ttl }));
+            }
+            Ok(Renewal::NotYours(why_lost(session, hold)?))
+        };
+        holds.iter().map(&mut renew).collect()
+    })
 }
 
 fn why_lost(session: &Session, hold: &Hold) -> Result<LossReason, Fault> {
@@ -44,6 +47,7 @@ fn why_lost(session: &Session, hold: &Hold) -> Result<LossReason, Fault> {
 
 pub(super) fn release(session: &mut Session, holds: &[Hold]) -> Result<Vec<Release>, Fault> {
     if let [hold] = holds
+        && session.crowded.as_ref() != Some(&hold.name)
         && give_back(session, hold).map_err(Fault::in_commit)?
     {
         session.committed();

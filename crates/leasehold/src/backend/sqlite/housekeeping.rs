@@ -110,11 +110,10 @@ impl Keeper {
     /// Moves the log into the database, so that it can begin anew.
     pub(super) fn checkpoint(&mut self) -> Result<(), Fault> {
         let connection = &self.session.connection;
-        let run = |sql: &str| {
-            connection.query_row(sql, (), |row| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?)))
-        };
-        let (frames, done) = run("pragma wal_checkpoint(passive)")?;
-        if frames > LONGEST_LOG && done < frames {
+        // The second column counts the frames in the log.
+        let run = |sql: &str| connection.query_row(sql, (), |row| row.get::<_, i64>(1));
+        let frames = run("pragma wal_checkpoint(passive)")?;
+        if frames > LONGEST_LOG {
             connection.busy_timeout(Duration::from_millis(100))?;
             let restarted = run("pragma wal_checkpoint(restart)");
             connection.busy_timeout(Duration::ZERO)?;

@@ -23,6 +23,8 @@ pub(super) struct Process {
 #[derive(Debug, Clone)]
 pub(super) struct Viewer {
     namespace: Option<String>,
+    /// This process: it is not gone while it asks.
+    me: Option<Process>,
 }
 
 impl Viewer {
@@ -31,7 +33,10 @@ impl Viewer {
         let ours = fs::read_link("/proc/self")
             .is_ok_and(|link| link.as_os_str() == std::process::id().to_string().as_str());
         let namespace = fs::read_link("/proc/self/ns/pid").ok().filter(|_| ours);
-        Self { namespace: namespace.map(|link| link.to_string_lossy().into_owned()) }
+        let namespace = namespace.map(|link| link.to_string_lossy().into_owned());
+        let mut viewer = Self { namespace, me: None };
+        viewer.me = Some(viewer.describe(std::process::id()));
+        viewer
     }
 
     /// Describes the process with this pid, as seen now.
@@ -42,6 +47,9 @@ impl Viewer {
 
     /// Whether it certainly is not there any more.
     pub(super) fn is_gone(&self, process: &Process) -> bool {
+        if self.me.as_ref() == Some(process) {
+            return false;
+        }
         let (Some(started), Some(pid)) = (process.started, self.visible(process)) else {
             return false;
         };

@@ -72,10 +72,11 @@ impl Session {
     }
 
     fn first(&self, name: &Name) -> Result<Option<Waiter>, Fault> {
+        // `select ?1`: see enqueue.sql.
         const SQL: &str = "select sequence, owner, ttl, alive_until, \
              id, host, pid, label, started, namespace, bell \
-             from waiters join clients on clients.id = client \
-             where lock = ?1 order by sequence limit 1";
+             from waiters cross join clients on clients.id = client \
+             where lock = (select ?1) order by sequence limit 1";
         let read = |row: &rusqlite::Row<'_>| {
             Ok(Waiter {
                 sequence: row.get(0)?,
@@ -113,9 +114,12 @@ impl Session {
             return Ok(());
         }
         let last = row.map_or(Token::new(0), |row| row.token);
-        if let Some(first) = self.first_live(name, now)? {
-            self.push(name, last, &first, now)?;
+        match self.first_live(name, now)? {
+            Some(first) => self.push(name, last, &first, now).map(drop),
+            None => {
+                self.crowded.take_if(|crowded| crowded == name);
+                Ok(())
+            }
         }
-        Ok(())
     }
 }

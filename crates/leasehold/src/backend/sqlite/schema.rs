@@ -17,6 +17,9 @@ pub(super) const APPLICATION: i64 = 0x4C53_4844;
 /// The version of `schema.sql`.
 pub(super) const VERSION: i64 = 1;
 
+/// A log that grew under load shrinks to so many bytes when it begins anew.
+const LARGEST_IDLE_LOG: i64 = 16 << 20;
+
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// The first SQLite without the WAL-reset bug, which could corrupt the database.
@@ -46,6 +49,7 @@ pub(super) fn connect(path: &Path) -> Result<Connection, Fault> {
     connection.set_prepared_statement_cache_capacity(64);
     // A checkpoint calls fsync: it belongs to the housekeeping thread.
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    connection.pragma_update(None, "journal_size_limit", LARGEST_IDLE_LOG)?;
     connection.pragma_update(None, "temp_store", "memory")?;
     connection.pragma_update(None, "synchronous", "normal")?;
     Ok(connection)
