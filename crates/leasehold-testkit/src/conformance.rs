@@ -49,6 +49,7 @@ macro_rules! for_each_case {
             unknown::a_refused_request_is_an_error_that_leaves_nothing,
             unknown::a_silent_store_is_an_error_in_bounded_time,
             unknown::a_grant_after_its_own_deadline_is_not_returned,
+            unknown::a_late_grant_to_try_is_not_reported_as_held,
             waiting::a_waiter_gets_the_lock_on_release,
             waiting::clients_are_served_in_the_order_they_came,
             waiting::a_waiter_takes_over_at_expiry,

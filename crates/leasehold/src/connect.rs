@@ -128,7 +128,7 @@ impl Connect {
         let context = Context {
             backend,
             clock: self.clock,
-            announcer: Announcer::new(),
+            announcer: Announcer::default(),
             failpoints: self.failpoints,
             runtime,
             request_timeout: self.request_timeout,

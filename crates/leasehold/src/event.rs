@@ -1,6 +1,7 @@
 //! The event stream: everything that happens to leases, as it happens.
 //! Metrics, logs, histories and the dashboard all hang on it.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -74,24 +75,24 @@ pub enum Refusal {
 /// How many events a slow reader may fall behind before it misses some.
 const BACKLOG: usize = 4096;
 
-/// Where events are announced. Announcing to nobody costs next to nothing.
-#[derive(Debug)]
-pub(crate) struct Announcer(broadcast::Sender<Event>);
+/// Where events are announced. Announcing to nobody costs next to nothing, and the
+/// backlog is made for the first reader.
+#[derive(Debug, Default)]
+pub(crate) struct Announcer(OnceLock<broadcast::Sender<Event>>);
 
 impl Announcer {
-    pub(crate) fn new() -> Self {
-        Self(broadcast::Sender::new(BACKLOG))
-    }
-
     pub(crate) fn announce(&self, event: impl FnOnce() -> Event) {
-        if self.0.receiver_count() > 0 {
+        if let Some(readers) = self.0.get()
+            && readers.receiver_count() > 0
+        {
             // Fails only if the last reader left just now.
-            let _ = self.0.send(event());
+            let _ = readers.send(event());
         }
     }
 
     pub(crate) fn subscribe(&self) -> Events {
-        Events { receiver: self.0.subscribe(), missed: 0 }
+        let readers = self.0.get_or_init(|| broadcast::Sender::new(BACKLOG));
+        Events { receiver: readers.subscribe(), missed: 0 }
     }
 }
 

@@ -208,6 +208,11 @@ impl Lease {
         Ok(())
     }
 
+    /// The error of work that was stopped by this loss.
+    pub(crate) fn lost_error(&self, loss: Loss) -> Error {
+        self.explain(Error::lost(loss), None)
+    }
+
     fn announce_released(&self) {
         let held = self.tenure.granted_at().until(self.client.now());
         let owner = Some(self.owner());

@@ -1,4 +1,60 @@
 //! Locks are leases, and Leasehold says so.
+//!
+//! A lease ends: by its TTL, with its session, by an operator. Its holder may be
+//! paused when that happens. So every acquisition carries a **fencing token** that the
+//! resource checks, a **deadline** on the holder's own clock, and a **loss** that is
+//! signalled by it.
+//!
+//! ```
+//! use std::time::Duration;
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! let locks = leasehold::connect("memory:").await?; // or sqlite: for the processes of this machine
+//!
+//! let lease = locks
+//!     .lock("inventory:item42")
+//!     .ttl(Duration::from_secs(30))
+//!     .wait(Duration::from_secs(10))
+//!     .acquire()
+//!     .await?;
+//! println!("write with token {}, for at most {:?}", lease.token(), lease.remaining());
+//! lease.release().await?;
+//! # Ok::<(), leasehold::Error>(()) }).unwrap();
+//! ```
+//!
+//! Or as a scope that renews, stops the work on loss and always releases:
+//! [`Lock::run`].
+//!
+//! # The life of a lease
+//!
+//! ```text
+//!              granted                    a renewal got no answer
+//!   (asking) ───────────▶ Held ───────────────────────────────▶ Doubtful
+//!                          ▲                                        │
+//!                          └───────────── proved again ─────────────┘
+//!   Held, Doubtful ── deadline passes · another's · forced · session ended ──▶ Lost(reason)
+//!   Held, Doubtful ── release() ──▶ Released
+//! ```
+//!
+//! * The **deadline** counts from before the request was sent that proved the lease, less
+//!   1 % and 2 ms, on a clock that counts suspended time.
+//! * A renewal that got no answer is **doubt**: [`Lease::checkpoint`] waits while ownership
+//!   is proved again, and [`OnDoubt`] says how often.
+//! * A **loss** is final, fires by a timer when nothing answers, and has a [`LossReason`].
+//! * An acquire that got **no answer** is settled with the store, never guessed.
+//! * **Dropping** any future or guard leaks nothing.
+//!
+//! What this cannot do: stop a process that is itself stopped. Its token does, at the
+//! resource.
+//!
+//! # Modules
+//!
+//! [`backend`] is for those who write a store, [`clock`] for those who test with time,
+//! [`failpoint`] for those who test the library itself.
+
+/// The README's examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;
 
 pub mod backend;
 mod client;

@@ -118,3 +118,19 @@ pub async fn a_grant_after_its_own_deadline_is_not_returned(world: &World) {
     assert_eq!(client.link.sent(Operation::Acquire), 2);
     assert!(other.lock(&name).try_acquire().await.unwrap().is_none());
 }
+
+/// The same for one that does not wait: its own late grant is not another's lock.
+pub async fn a_late_grant_to_try_is_not_reported_as_held(world: &World) {
+    let (client, other) = (world.client().await, world.client().await);
+    let name = world.name();
+    let gate = client.link.hold_reply(Operation::Acquire);
+    let lock = client.lock(&name);
+    let acquiring = tokio::spawn(async move { lock.try_acquire().await });
+    let applied = async || other.locks.inspect(&name).await.unwrap().lease.is_some();
+    eventually("the acquire is applied", applied).await;
+    // Past the holder's deadline, but not yet past the store's.
+    world.hand().advance(World::TTL - Duration::from_millis(10));
+    gate.send(()).unwrap();
+    let lease = within_bound("a second try", acquiring).await.unwrap().unwrap();
+    assert_eq!(lease.expect("nobody else has it").state(), LeaseState::Held);
+}

@@ -108,12 +108,9 @@ impl SqliteStore {
     }
 
     fn open_in_boot(path: &Path, clock: Clock, boot: &str) -> Result<Arc<Self>> {
-        let directory = match path.parent() {
-            Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
-            Some(parent) => parent,
-            None => return Err(Error::invalid(format!("{} is no file", path.display()))),
-        };
-        filesystem::check(directory)?;
+        // In full, or SQLite would take `:memory:` for a wish of its own.
+        let path = &path::resolve(path)?;
+        filesystem::check(path.parent().unwrap_or(path))?;
         if process::boot_clock_is_shifted() {
             return Err(Error::new(
                 ErrorKind::Refused,
@@ -127,20 +124,18 @@ impl SqliteStore {
             let message = format!("cannot use {}: {error}", path.display());
             Error::new(ErrorKind::Unavailable, message).caused_by(error)
         };
-        // SQLite follows symbolic links too: all processes must meet at one folder of bells.
-        let path = path.canonicalize().map_err(unusable)?;
-        let folder = beside(&path, "-bells");
+        let folder = beside(path, "-bells");
         let (viewer, chores) = (Viewer::here(), Arc::<Chores>::default());
         let bell = format!("{:016x}", rand::random::<u64>());
         let session = |connection| {
             Session::new(connection, clock.clone(), viewer.clone(), &bell, chores.clone())
         };
-        let second = schema::connect(&path).map_err(explain)?;
-        housekeeping::start(Keeper { session: session(second), bells: folder.clone() })
-            .map_err(unusable)?;
+        let bells = Bells::new(bell.clone(), folder.clone()).map_err(unusable)?;
+        let second = connection::insist(|| schema::connect(path)).map_err(explain)?;
+        let keeper = Keeper { session: session(second), bells: folder };
+        housekeeping::start(keeper).map_err(unusable)?;
         let session = Mutex::new(session(connection));
-        let bells = Bells::new(bell, folder).map_err(unusable)?;
-        Ok(Arc::new(Self { path, clock, viewer, session, bells, chores }))
+        Ok(Arc::new(Self { path: path.clone(), clock, viewer, session, bells, chores }))
     }
 
     /// Runs a request, and says in its error what was asked.

@@ -72,6 +72,7 @@ struct Attempt<'a> {
     claim: Claim,
     asked: Moment,
     trace: Trace,
+    waiting: bool,
     over: bool,
 }
 
@@ -80,7 +81,7 @@ impl<'a> Attempt<'a> {
         let mut claim = Claim::new(name, terms.ttl, client.holder.clone());
         claim.queue = terms.patience != Patience::None;
         let asked = client.now();
-        Self { client, terms, claim, asked, trace: Trace::None, over: false }
+        Self { client, terms, claim, asked, trace: Trace::None, waiting: false, over: false }
     }
 
     async fn take(&mut self) -> Result<Taken> {
@@ -113,7 +114,7 @@ impl<'a> Attempt<'a> {
                 let message = "the grant came after its own deadline; use a longer TTL";
                 return Err(Error::new(ErrorKind::Unreachable, message));
             }
-            self.start_over();
+            self.start_over().await;
         }
     }
 
@@ -144,7 +145,7 @@ impl<'a> Attempt<'a> {
             if rounds == ROUNDS {
                 return Err(error);
             }
-            self.start_over();
+            self.start_over().await;
         }
     }
 
@@ -166,7 +167,9 @@ impl<'a> Attempt<'a> {
     /// Waits in line; `None` when the store says to ask again.
     async fn wait(&mut self, by: Option<HeldBy>) -> Option<Grant> {
         self.trace = Trace::Place;
-        self.announce(EventKind::Waiting(by));
+        if !std::mem::replace(&mut self.waiting, true) {
+            self.announce(EventKind::Waiting(by));
+        }
         match self.client.context.backend.clone().wait(self.claim.clone()).await {
             Ok(Turn::Granted(grant)) => {
                 self.trace = Trace::Unknown;
@@ -198,9 +201,13 @@ impl<'a> Attempt<'a> {
         Ok((fresh || context.failpoints.skips(Point::CheckGrantIsFresh)).then_some(grant))
     }
 
-    /// Undoes this claim in the background and goes on with a fresh owner.
-    fn start_over(&mut self) {
-        self.undo_in_background();
+    /// Undoes this claim and goes on with a fresh owner. Not in the background, if it
+    /// can be helped: the next claim would find its predecessor's lock and call it
+    /// another's.
+    async fn start_over(&mut self) {
+        if undo_once(self.client, &self.claim, self.trace).await.is_err() {
+            self.undo_in_background();
+        }
         self.claim.owner = Owner::random();
         self.trace = Trace::None;
     }

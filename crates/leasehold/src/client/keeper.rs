@@ -13,7 +13,7 @@ use super::Context;
 use super::schedule::{Place, Schedule};
 use crate::backend::{Hint, Hold, Proof, Renewal};
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::error::{Error, ErrorKind, Operation, Outcome, Result};
 use crate::failpoint::Point;
 use crate::lease::{Next, Tenure};
 
@@ -186,6 +186,14 @@ impl Shared {
                 });
                 failures.last()
             }
+            // One bad lease may have failed them all.
+            Err(error) if due.len() > 1 && is_about_one_of_them(&error) => {
+                let mut last = None;
+                for alone in due {
+                    last = Box::pin(self.renew(vec![alone], why)).await.or(last);
+                }
+                last
+            }
             Err(error) => {
                 if self.context.failpoints.skips(Point::FallIntoDoubt) {
                     return Some(error);
@@ -269,6 +277,13 @@ impl Shared {
             }
         }
     }
+}
+
+/// Whether the store refused a batch for what is in it, and not because it could not
+/// be reached: asking for each alone would then only add to its troubles.
+fn is_about_one_of_them(error: &Error) -> bool {
+    error.outcome() == Outcome::NotApplied
+        && !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unavailable)
 }
 
 /// Moves a renewal a little forward, so that it shares a request with its neighbours.

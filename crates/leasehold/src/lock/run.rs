@@ -37,9 +37,9 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// The work's own error; or [`ErrorKind::Lost`] when the lease was lost before the
-    /// work ended or was found gone on release, even if the work itself succeeded: it
-    /// may have overlapped with another holder. Otherwise as for
+    /// The work's own error; or, even if the work itself succeeded, [`ErrorKind::Lost`]
+    /// when the lease was lost before it ended and [`ErrorKind::NotHeld`] when the store
+    /// had already let it go: the work may have overlapped with another holder. Otherwise as for
     /// [`acquire`](Lock::acquire). A store that does not answer the release is no
     /// error: the lease then lapses.
     ///
@@ -59,18 +59,12 @@ impl Lock {
             _ => None,
         };
         let released = lease.release_shared().await;
-        let lost = || -> Error {
-            let store = self.client.context.backend.guarantees().store;
-            match &loss {
-                Some(loss) => Error::lost(loss.clone()),
-                None => Error::not_held(),
-            }
-            .on_store(store)
-        };
         match (outcome, released) {
-            (Err(Stopped::ByLoss(loss)), _) => Err(Error::lost(loss).into()),
+            (Err(Stopped::ByLoss(loss)), _) => Err(lease.lost_error(loss).into()),
             (Err(Stopped::ByItself(error)), _) => Err(error),
-            (Ok(_), Err(error)) if *error.kind() == ErrorKind::NotHeld => Err(lost().into()),
+            (Ok(_), Err(error)) if *error.kind() == ErrorKind::NotHeld => {
+                Err(loss.map_or(error, |loss| lease.lost_error(loss)).into())
+            }
             (Ok(done), _) => Ok(done),
         }
     }
@@ -86,10 +80,14 @@ impl Lock {
         let mut lost = pin!(lease.lost());
         let heedless = self.client.context.failpoints.skips(Point::StopWorkOnLoss);
         poll_fn(|cx| {
+            // The signal wakes this task; the clock is what counts.
             if !heedless && let Poll::Ready(loss) = lost.as_mut().poll(cx) {
                 return Poll::Ready(Err(Stopped::ByLoss(loss)));
             }
-            work.as_mut().poll(cx).map_err(Stopped::ByItself)
+            match lease.state() {
+                LeaseState::Lost(loss) if !heedless => Poll::Ready(Err(Stopped::ByLoss(loss))),
+                _ => work.as_mut().poll(cx).map_err(Stopped::ByItself),
+            }
         })
         .await
     }

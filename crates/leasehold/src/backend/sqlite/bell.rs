@@ -95,6 +95,9 @@ impl Bells {
 
     /// Binds the socket and starts its task, if the one of before is not running.
     fn bind(&self) {
+        if tokio::runtime::Handle::try_current().is_err() {
+            return;
+        }
         let mut listener = self.listener.lock();
         if listener.as_ref().is_some_and(|listener| !listener.task.is_finished()) {
             return;

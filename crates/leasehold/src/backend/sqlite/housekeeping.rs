@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use rusqlite::params;
+use rusqlite::{OptionalExtension, params};
 
 use super::bell;
 use super::connection::Session;
@@ -22,6 +22,7 @@ const CHECKPOINT_EVERY: u32 = 512;
 /// With writers that never rest, a passive checkpoint never finds the log's end: from
 /// this many frames on they are held up for a moment, or the log would grow for ever.
 const LONGEST_LOG: i64 = 8_000;
+const PATIENCE: Duration = Duration::from_millis(250);
 const TICK: Duration = Duration::from_secs(10);
 const TICKS_BETWEEN_SWEEPS: u32 = 6;
 /// A lock's row is forgotten when it was idle for so long.
@@ -78,6 +79,8 @@ impl Keeper {
     fn keep(&mut self) {
         let chores: Arc<Chores> = self.session.chores.clone();
         let (mut seen, mut ticks) = (0, 0);
+        // Nobody waits for this thread, so it may wait for others.
+        let _ = self.session.connection.busy_timeout(PATIENCE);
         loop {
             let mut wish = chores.wish.lock();
             let mut timed_out = false;
@@ -114,10 +117,7 @@ impl Keeper {
         let run = |sql: &str| connection.query_row(sql, (), |row| row.get::<_, i64>(1));
         let frames = run("pragma wal_checkpoint(passive)")?;
         if frames > LONGEST_LOG {
-            connection.busy_timeout(Duration::from_millis(100))?;
-            let restarted = run("pragma wal_checkpoint(restart)");
-            connection.busy_timeout(Duration::ZERO)?;
-            restarted?;
+            run("pragma wal_checkpoint(restart)")?;
         }
         Ok(())
     }
@@ -136,37 +136,44 @@ impl Keeper {
     /// Forgets what is over.
     pub(super) fn sweep(&mut self) -> Result<(), Fault> {
         bell::sweep(&self.bells);
-        while self.forget_idle_locks()? == CHUNK {}
+        let mut after = Some(String::new());
+        while let Some(name) = after {
+            after = self.forget_idle_locks(&name)?;
+        }
         self.forget_rows()?;
         self.forget_clients()
     }
 
-    /// The floor takes the place of the tokens that are forgotten.
-    fn forget_idle_locks(&mut self) -> Result<usize, Fault> {
+    /// Forgets a chunk of the idle locks after this name, and says where to go on. The
+    /// floor takes the place of the tokens that are forgotten.
+    fn forget_idle_locks(&mut self, after: &str) -> Result<Option<String>, Fault> {
         let before = nanos(self.session.clock.now() - IDLE);
         // Found outside of the transaction: a scan must not hold up writers.
-        let names: Vec<String> = self
+        let mut names: Vec<String> = self
             .session
             .prepare(
-                "select name from locks where expires < ?1 \
-                 and not exists (select 1 from waiters where lock = name) limit ?2",
+                "select name from locks where expires < ?1 and name > ?2 order by name limit ?3",
             )?
-            .query_map(params![before, CHUNK as i64], |row| row.get(0))?
+            .query_map(params![before, after, CHUNK as i64], |row| row.get(0))?
             .collect::<Result<_, _>>()?;
         if names.is_empty() {
-            return Ok(0);
+            return Ok(None);
         }
         self.session.write(|session| {
-            let raise = "update meta set floor = max(floor, coalesce((select token from locks \
-                         where name = ?1 and expires < ?2), 0))";
             let delete = "delete from locks where name = ?1 and expires < ?2 \
-                          and not exists (select 1 from waiters where lock = ?1)";
+                          and not exists (select 1 from waiters where lock = ?1) returning token";
+            let mut highest = 0;
             for name in &names {
-                session.prepare(raise)?.execute(params![name, before])?;
-                session.prepare(delete)?.execute(params![name, before])?;
+                let deleted = session
+                    .prepare(delete)?
+                    .query_row(params![name, before], |row| row.get::<_, i64>(0))
+                    .optional()?;
+                highest = highest.max(deleted.unwrap_or(0));
             }
-            Ok(names.len())
-        })
+            let raise = "update meta set floor = max(floor, ?1)";
+            Ok(session.prepare(raise)?.execute([highest])?)
+        })?;
+        Ok(names.pop().filter(|_| names.len() + 1 == CHUNK))
     }
 
     fn forget_rows(&mut self) -> Result<(), Fault> {

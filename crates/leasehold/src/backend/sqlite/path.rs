@@ -1,9 +1,9 @@
-//! Where the store lives when nobody says so.
+//! Where the store lives: in full, and when nobody says so.
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -18,6 +18,25 @@ pub(super) fn default_path() -> Result<PathBuf> {
         Error::new(ErrorKind::Unusable, message).caused_by(error)
     })?;
     Ok(directory.join("locks.db"))
+}
+
+/// The file's own path: all processes must meet at one folder of bells beside it, by
+/// whichever link they came, and its file system is the one that counts.
+pub(super) fn resolve(path: &Path) -> Result<PathBuf> {
+    let Some(file) = path.file_name() else {
+        return Err(Error::invalid(format!("{:?} does not name a file", path.display())));
+    };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    path.canonicalize().or_else(|_| Ok(directory.canonicalize()?.join(file))).map_err(
+        |error: std::io::Error| {
+            let message = format!(
+                "there is no directory {}: {error}; create it, or choose another path",
+                directory.display()
+            );
+            Error::new(ErrorKind::Unusable, message).caused_by(error)
+        },
+    )
 }
 
 fn directory(variable: impl Fn(&str) -> Option<OsString>, is_root: bool) -> Option<PathBuf> {

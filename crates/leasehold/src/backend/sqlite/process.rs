@@ -72,8 +72,10 @@ impl Viewer {
             reason = "its successor is unsafe, for types whose descriptor may change; ours owns it"
         )]
         let exit = AsyncFd::new(descriptor).ok()?;
-        // The pid may have been reused before the descriptor was opened.
-        (!self.is_gone(process)).then_some(exit)
+        // The pid may have been reused before the descriptor was opened. (A zombie keeps
+        // its start time, and its descriptor is readable at once.)
+        let started = Stat::of(process.pid).map(|stat| stat.started);
+        (started.is_some() && started == process.started).then_some(exit)
     }
 
     fn visible(&self, process: &Process) -> Option<Pid> {

@@ -28,7 +28,7 @@ enum Standing {
     Granted(Grant),
     /// Neither in line nor granted.
     Lost,
-    /// In line, but nobody seems to hold the lock: serve it.
+    /// In line, but nobody holds the lock, or the holder's process is gone: serve it.
     Free,
     /// In line behind a holder until this moment, with this process.
     Behind(Moment, Option<Process>),
@@ -92,8 +92,8 @@ fn look(session: &mut Session, claim: &Claim) -> Result<Standing, Fault> {
         return Ok(Standing::Lost);
     }
     match row.filter(|row| row.is_live(now)) {
-        Some(row) => behind(session, &row),
-        None => Ok(Standing::Free),
+        Some(row) if !session.is_gone(&row)? => behind(session, &row),
+        _ => Ok(Standing::Free),
     }
 }
 

@@ -71,6 +71,18 @@ fn a_directory_that_is_missing_or_read_only_is_explained() {
 }
 
 #[tokio::test]
+async fn a_link_to_the_file_leads_to_the_same_locks_and_bells() {
+    let world = World::new();
+    let store = world.open();
+    take(&store, &claim("a")).await;
+    let link = world.folder.path().join("link.db");
+    std::os::unix::fs::symlink(world.path(), &link).unwrap();
+    let linked = SqliteStore::open_in_boot(&link, world.clock(), "first boot").unwrap();
+    assert_eq!(linked.path(), store.path());
+    assert!(matches!(ask(&linked, &claim("a")).await, Verdict::Held(Some(_))));
+}
+
+#[tokio::test]
 async fn a_full_disk_is_said_and_what_is_held_can_be_given_back() {
     let world = World::new();
     let store = world.open();

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::*;
-use crate::backend::{Hint, Renewal};
+use crate::backend::{Hint, Hold, Renewal};
 use crate::loss::{Forced, LossReason};
 
 #[tokio::test]
@@ -61,6 +61,20 @@ async fn renewal_extends_a_live_lease_only() {
     take(&store, &claim("a")).await;
     let taken = store.clone().renew(vec![hold]).await.unwrap();
     assert_eq!(taken, [Renewal::NotYours(LossReason::Taken)]);
+}
+
+/// A renewal that was held up must not take back what a later one proved.
+#[tokio::test]
+async fn a_shorter_renewal_does_not_shorten_the_lease() {
+    let world = World::new();
+    let store = world.open();
+    let first = claim("a");
+    let hold = first.hold(take(&store, &first).await.token);
+    let short = Hold { ttl: TTL / 2, ..hold };
+    let renewed = store.clone().renew(vec![short]).await.unwrap();
+    assert!(matches!(renewed[0], Renewal::Renewed(proof) if proof.valid_for == TTL / 2));
+    world.hand.advance(TTL - Duration::from_nanos(1));
+    assert!(matches!(ask(&store, &claim("a")).await, Verdict::Held(_)));
 }
 
 #[tokio::test]

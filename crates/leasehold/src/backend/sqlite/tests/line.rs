@@ -141,6 +141,20 @@ async fn the_death_of_the_holders_process_wakes_a_waiter() {
 }
 
 #[tokio::test]
+async fn a_holder_that_died_before_the_wait_began_is_not_waited_for() {
+    let world = World::new();
+    let (one, two) = (world.open(), world.open());
+    let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+    let holder = Arc::new(Holder::new("here", child.id(), "sleep"));
+    take(&one, &Claim { holder, ..claim("a") }).await;
+    let next = queueing("a");
+    line_up(&two, &next).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    turn(waiting(&two, &next)).await;
+}
+
+#[tokio::test]
 async fn leaving_passes_the_grant_on() {
     let world = World::new();
     let (one, two) = (world.open(), world.open());

@@ -36,8 +36,18 @@ async fn tokens_rise_after_the_idle_row_is_forgotten() {
     let one = take(&store, &first).await;
     give_back(&store, &first, one).await;
 
+    // Enough for several chunks, with a live one among them.
+    let many: Vec<_> = (0..300).map(|i| claim(&format!("lock {i}"))).collect();
+    store.clone().acquire(many).await.unwrap();
     world.hand.advance(Duration::from_secs(2 * 3_600));
+    let live = claim("lock 150");
+    let grant = take(&store, &live).await;
     world.keeper().sweep().unwrap();
+    let rows = "select count(*) from locks";
+    let count = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
+    let left = world.keeper().session.connection.query_row(rows, (), count).unwrap();
+    assert_eq!(left, 1, "only the live one");
+    assert_eq!(take(&store, &live).await, grant);
     assert_eq!(store.clone().inspect(name("a")).await.unwrap(), None, "the row is gone");
     world.hand.set_wall(UNIX_EPOCH);
     assert!(take(&store, &claim("a")).await.token > one.token);
