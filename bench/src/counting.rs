@@ -1,4 +1,4 @@
-//! Backends for measuring: one that counts renewals on their way to a store, and one
+//! Backends for measuring: one that counts requests on their way to a store, and one
 //! that keeps nothing, so that only the client's own cost is left.
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use leasehold::backend::{
 use leasehold::clock::Clock;
 use leasehold::{Forced, Guarantees, Name, Token};
 
-/// Passes everything on, and counts what was renewed.
+/// Passes everything on, and counts.
 #[derive(Debug)]
 pub(crate) struct Counting {
     store: Arc<dyn Backend>,
@@ -20,10 +20,29 @@ pub(crate) struct Counting {
 
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Leases that were renewed.
-    pub(crate) renewed: AtomicU64,
-    /// Requests that renewed them.
-    pub(crate) requests: AtomicU64,
+    /// Claims, and the requests they came in.
+    pub(crate) claims: Count,
+    /// Renewals, and the requests they came in.
+    pub(crate) renewals: Count,
+}
+
+/// So many items in so many requests.
+#[derive(Debug, Default)]
+pub(crate) struct Count {
+    items: AtomicU64,
+    requests: AtomicU64,
+}
+
+impl Count {
+    fn add(&self, items: usize) {
+        self.items.fetch_add(items as u64, Ordering::Relaxed);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Items and requests so far.
+    pub(crate) fn get(&self) -> (u64, u64) {
+        (self.items.load(Ordering::Relaxed), self.requests.load(Ordering::Relaxed))
+    }
 }
 
 impl Counting {
@@ -42,6 +61,7 @@ impl Backend for Counting {
     }
 
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
+        self.counts.claims.add(claims.len());
         self.store.clone().acquire(claims)
     }
 
@@ -63,8 +83,7 @@ impl Backend for Counting {
             let verdicts = renewing.await?;
             let renewed =
                 verdicts.iter().filter(|verdict| matches!(verdict, Renewal::Renewed(_))).count();
-            self.counts.renewed.fetch_add(renewed as u64, Ordering::Relaxed);
-            self.counts.requests.fetch_add(1, Ordering::Relaxed);
+            self.counts.renewals.add(renewed);
             Ok(verdicts)
         })
     }

@@ -36,9 +36,9 @@ const ARENAS: &[(&str, Arena)] = &[
     ("tokio Mutex, 16 tasks", Arena::Tokio),
     ("memory, 16 clients", Arena::Memory),
     ("sqlite, 16 clients", Arena::Sqlite),
-    ("sqlite, 2 processes", Arena::Processes { processes: 2, clients: 1 }),
-    ("sqlite, 2 processes x 8", Arena::Processes { processes: 2, clients: 8 }),
-    ("sqlite, 16 processes", Arena::Processes { processes: 16, clients: 1 }),
+    ("sqlite, 2 procs", Arena::Processes { processes: 2, clients: 1 }),
+    ("sqlite, 2 procs x 8", Arena::Processes { processes: 2, clients: 8 }),
+    ("sqlite, 16 procs", Arena::Processes { processes: 16, clients: 1 }),
 ];
 
 struct Case {

@@ -6,13 +6,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use leasehold::Locks;
+use leasehold::backend::Backend;
+use leasehold::backend::memory::MemoryStore;
+use leasehold::backend::sqlite::SqliteStore;
+use leasehold::clock::Clock;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex;
 
 use crate::Plan;
+use crate::counting::{Counting, Counts};
 use crate::raw::{self, Raw};
 use crate::report::{Goal, Row, Table};
-use crate::stats::{Latencies, Sample, latencies, median, record};
+use crate::stats::{Latencies, Sample, Start, latencies, median, record};
 
 /// Names in use, divided among the tasks: the table that SQLite searches is the same
 /// size in every case.
@@ -20,21 +25,71 @@ const NAMES: usize = 1024;
 /// A repetition is cut in slices that go round all cases, so that noise hits them all.
 const SLICES: u32 = 4;
 
-const COLUMNS: &[&str] = &["pairs/s", "us/pair", "p50", "p99", "to raw"];
+const COLUMNS: &[&str] = &["pairs/s", "us/pair", "cpu us", "p50", "p99", "to raw"];
+
+/// What is measured of ours.
+struct Ours {
+    name: &'static str,
+    store: Store,
+    tasks: usize,
+    /// Whether all runs on one thread instead of two.
+    alone: bool,
+    /// Whether somebody reads the client's events.
+    events: bool,
+    goals: &'static [Goal],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Store {
+    Memory,
+    Sqlite,
+}
+
+const fn ours(name: &'static str, store: Store, tasks: usize, goals: &'static [Goal]) -> Ours {
+    Ours { name, store, tasks, alone: false, events: false, goals }
+}
+
+const MEMORY: &[Goal] = &[Goal::AtMost("us/pair", 3.0)];
+const ALONE: &[Goal] = &[Goal::AtLeast("to raw", 0.6)];
+const TOGETHER: &[Goal] = &[Goal::AtLeast("to raw", 2.0)];
+
+const OURS: &[Ours] = &[
+    ours("sqlite, 1 task", Store::Sqlite, 1, ALONE),
+    Ours { alone: true, ..ours("sqlite, 1 task, 1 thread", Store::Sqlite, 1, ALONE) },
+    Ours { events: true, ..ours("sqlite, 1 task, events", Store::Sqlite, 1, ALONE) },
+    ours("sqlite, 64 tasks", Store::Sqlite, 64, TOGETHER),
+    Ours { alone: true, ..ours("sqlite, 64 tasks, 1 thread", Store::Sqlite, 64, TOGETHER) },
+    ours("sqlite, 512 tasks", Store::Sqlite, 512, TOGETHER),
+    ours("memory, 1 task", Store::Memory, 1, MEMORY),
+    Ours { events: true, ..ours("memory, 1 task, events", Store::Memory, 1, MEMORY) },
+    Ours { alone: true, ..ours("memory, 1 task, 1 thread", Store::Memory, 1, MEMORY) },
+    Ours {
+        alone: true,
+        events: true,
+        ..ours("memory, 1 thread, events", Store::Memory, 1, MEMORY)
+    },
+    ours("memory, 64 tasks", Store::Memory, 64, MEMORY),
+    Ours { events: true, ..ours("memory, 64 tasks, events", Store::Memory, 64, MEMORY) },
+    ours("memory, 512 tasks", Store::Memory, 512, MEMORY),
+];
 
 struct Case {
-    name: String,
-    goals: Vec<Goal>,
+    name: &'static str,
+    goals: &'static [Goal],
     /// Whether it is compared with the raw loop.
     on_sqlite: bool,
-    run: Box<dyn FnMut(Duration) -> Result<Sample>>,
+    /// What went to the store, where that was counted.
+    counts: Option<Arc<Counts>>,
+    run: Run,
 }
+
+type Run = Box<dyn FnMut(Duration) -> Result<Sample>>;
 
 pub(crate) fn run(plan: &Plan) -> Result<Table> {
     let directory = plan.directory()?;
     let mut cases = cases(directory.path())?;
     // The raw loop is first and always runs: it is what the others are compared with.
-    let wanted = cases.iter().enumerate().map(|(i, case)| i == 0 || plan.wants(&case.name));
+    let wanted = cases.iter().enumerate().map(|(i, case)| i == 0 || plan.wants(case.name));
     let mut wanted = wanted.collect::<Vec<bool>>().into_iter();
     cases.retain(|_| wanted.next().unwrap_or(false));
 
@@ -49,10 +104,16 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
         repetitions.push(samples);
     }
     let rows = cases.iter().enumerate().map(|(i, case)| row(case, i, &repetitions)).collect();
-    let notes = vec![
+    let mut notes = vec![
         "to raw: pairs/s by those of the raw loop on one connection, medians of ratios.".into(),
-        format!("{NAMES} names in all cases; 2 worker threads unless it says one thread."),
+        format!("{NAMES} names in all cases; 2 worker threads unless it says 1 thread."),
     ];
+    for case in &cases {
+        if let Some((claims, requests)) = case.counts.as_ref().map(|counts| counts.claims.get()) {
+            let each = claims as f64 / requests as f64;
+            notes.push(format!("{}: {each:.1} claims in a request.", case.name));
+        }
+    }
     Ok(Table { group: "pairs", columns: COLUMNS, rows, notes })
 }
 
@@ -63,6 +124,7 @@ fn row(case: &Case, index: usize, repetitions: &[Vec<Sample>]) -> Row {
     let figures = vec![
         of(&|samples| samples[index].per_second()),
         of(&|samples| 1e6 / samples[index].per_second()),
+        of(&|samples| samples[index].cpu_each()),
         of(&|samples| samples[index].quantile(0.5)),
         of(&|samples| samples[index].quantile(0.99)),
         match case.on_sqlite {
@@ -70,7 +132,7 @@ fn row(case: &Case, index: usize, repetitions: &[Vec<Sample>]) -> Row {
             false => f64::NAN,
         },
     ];
-    Row { case: case.name.clone(), figures, goals: case.goals.clone() }
+    Row { case: case.name.to_owned(), figures, goals: case.goals.to_vec() }
 }
 
 fn cases(directory: &Path) -> Result<Vec<Case>> {
@@ -80,42 +142,41 @@ fn cases(directory: &Path) -> Result<Vec<Case>> {
     let mut crowd = (0..64)
         .map(|task| Raw::open(&directory.join("crowd.db"), names(task, 64)))
         .collect::<Result<Vec<Raw>>>()?;
-
-    let sqlite = |file: &str| format!("sqlite:{}", directory.join(file).display());
-    let case = |name: &str, goals: &[Goal], run| Case {
-        name: name.to_owned(),
-        goals: goals.to_vec(),
-        on_sqlite: name.starts_with("sqlite") || name.starts_with("raw"),
+    let yardstick = |name: &'static str, run| Case {
+        name,
+        goals: &[],
+        on_sqlite: name.starts_with("raw"),
+        counts: None,
         run,
     };
-    let memory_goal = [Goal::AtMost("us/pair", 3.0)];
-    let one = [Goal::AtLeast("to raw", 0.6)];
-    let many = [Goal::AtLeast("to raw", 2.0)];
-    let ours = |runtime: &Arc<Runtime>, url: &str, tasks, events| {
-        ours(runtime.clone(), url, tasks, events)
+    let mut cases =
+        vec![yardstick("raw sqlite, 1 connection", Box::new(move |measure| raw.run(measure)))];
+    for (index, ours) in OURS.iter().enumerate() {
+        let runtime = if ours.alone { &alone } else { &workers };
+        cases.push(case(ours, runtime, &directory.join(format!("{index}.db")))?);
+    }
+    let crowd = Box::new(move |measure| raw::run_all(&mut crowd, measure));
+    cases.push(yardstick("raw sqlite, 64 connections", crowd));
+    cases.push(yardstick("tokio Mutex, nobody else", tokio_mutex(workers)));
+    Ok(cases)
+}
+
+fn case(ours: &Ours, runtime: &Arc<Runtime>, path: &Path) -> Result<Case> {
+    let counts = Arc::<Counts>::default();
+    let on_sqlite = ours.store == Store::Sqlite;
+    let store: Arc<dyn Backend> = match ours.store {
+        Store::Memory => MemoryStore::new(Clock::boot()),
+        // Counting costs a tenth of a microsecond: nothing here, something in memory.
+        Store::Sqlite => Counting::new(SqliteStore::open(path, Clock::boot())?, counts.clone()),
     };
-    Ok(vec![
-        case("raw sqlite, 1 connection", &[], Box::new(move |measure| raw.run(measure))),
-        case("sqlite, 1 task", &one, ours(&workers, &sqlite("1.db"), 1, false)?),
-        case("sqlite, 1 task, one thread", &one, ours(&alone, &sqlite("1t.db"), 1, false)?),
-        case("sqlite, 1 task, events read", &[], ours(&workers, &sqlite("1e.db"), 1, true)?),
-        case("sqlite, 64 tasks", &many, ours(&workers, &sqlite("64.db"), 64, false)?),
-        case("sqlite, 64 tasks, one thread", &[], ours(&alone, &sqlite("64t.db"), 64, false)?),
-        case("sqlite, 512 tasks", &[], ours(&workers, &sqlite("512.db"), 512, false)?),
-        case(
-            "raw sqlite, 64 connections",
-            &[],
-            Box::new(move |measure| raw::run_all(&mut crowd, measure)),
-        ),
-        case("memory, 1 task", &memory_goal, ours(&workers, "memory:", 1, false)?),
-        case("memory, 1 task, events read", &memory_goal, ours(&workers, "memory:", 1, true)?),
-        case("memory, 1 task, one thread", &memory_goal, ours(&alone, "memory:", 1, false)?),
-        case("memory, 1 task, one thread, events", &memory_goal, ours(&alone, "memory:", 1, true)?),
-        case("memory, 64 tasks", &memory_goal, ours(&workers, "memory:", 64, false)?),
-        case("memory, 64 tasks, events read", &memory_goal, ours(&workers, "memory:", 64, true)?),
-        case("memory, 512 tasks", &memory_goal, ours(&workers, "memory:", 512, false)?),
-        case("tokio Mutex, nobody else", &[], tokio_mutex(workers.clone())),
-    ])
+    let locks = runtime.block_on(async { Locks::on(store).await })?;
+    if ours.events {
+        let mut events = locks.events();
+        runtime.spawn(async move { while events.next().await.is_some() {} });
+    }
+    let counts = on_sqlite.then_some(counts);
+    let run = run_of(runtime.clone(), locks, ours.tasks);
+    Ok(Case { name: ours.name, goals: ours.goals, on_sqlite, counts, run })
 }
 
 /// The names that one of several tasks goes round.
@@ -124,22 +185,12 @@ fn names(task: usize, tasks: usize) -> Vec<String> {
 }
 
 /// One client, and as many tasks.
-fn ours(
-    runtime: Arc<Runtime>,
-    url: &str,
-    tasks: usize,
-    events: bool,
-) -> Result<Box<dyn FnMut(Duration) -> Result<Sample>>> {
-    let locks = runtime.block_on(async { leasehold::connect(url).await })?;
-    if events {
-        let mut events = locks.events();
-        runtime.spawn(async move { while events.next().await.is_some() {} });
-    }
+fn run_of(runtime: Arc<Runtime>, locks: Locks, tasks: usize) -> Run {
     let names: Vec<Arc<[String]>> = (0..tasks).map(|task| names(task, tasks).into()).collect();
-    Ok(Box::new(move |measure| {
+    Box::new(move |measure| {
         runtime.block_on(async {
-            let started = Instant::now();
-            let end = started + measure;
+            let started = Start::now();
+            let end = started.at + measure;
             let running: Vec<_> = names
                 .iter()
                 .map(|names| tokio::spawn(pairs_until(end, locks.clone(), names.clone())))
@@ -150,7 +201,7 @@ fn ours(
             }
             Ok(Sample::since(started, all))
         })
-    }))
+    })
 }
 
 async fn pairs_until(end: Instant, locks: Locks, names: Arc<[String]>) -> Result<Latencies> {
@@ -169,23 +220,23 @@ async fn pairs_until(end: Instant, locks: Locks, names: Arc<[String]>) -> Result
     Ok(latencies)
 }
 
-fn tokio_mutex(runtime: Arc<Runtime>) -> Box<dyn FnMut(Duration) -> Result<Sample>> {
+fn tokio_mutex(runtime: Arc<Runtime>) -> Run {
     /// A look at the clock costs more than a pair: share it among some.
-    const TOGETHER: u32 = 100;
+    const PAIRS: u32 = 100;
     let mutex = Arc::new(Mutex::new(0u64));
     Box::new(move |measure| {
         let mutex = mutex.clone();
         let task = async move {
-            let started = Instant::now();
+            let started = Start::now();
             let mut latencies = latencies();
-            let mut before = started;
-            while before < started + measure {
-                for _ in 0..TOGETHER {
+            let mut before = started.at;
+            while before < started.at + measure {
+                for _ in 0..PAIRS {
                     *std::hint::black_box(mutex.lock().await) += 1;
                 }
                 let after = Instant::now();
-                let each = (after - before) / TOGETHER;
-                latencies.saturating_record_n(each.as_nanos() as u64, TOGETHER);
+                let each = (after - before) / PAIRS;
+                latencies.saturating_record_n(each.as_nanos() as u64, PAIRS);
                 before = after;
             }
             Sample::since(started, latencies)

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use rusqlite::{Connection, params};
 
-use crate::stats::{Latencies, Sample, latencies, record};
+use crate::stats::{Latencies, Sample, Start, latencies, record};
+use crate::usage;
 
 const TAKE: &str = "insert into lease (name, owner, token, expires) values (?1, ?2, 1, ?3) \
      on conflict (name) do update \
@@ -39,8 +40,8 @@ impl Raw {
 
     /// Pair after pair for this long.
     pub(crate) fn run(&mut self, measure: Duration) -> Result<Sample> {
-        let started = Instant::now();
-        let latencies = self.pairs_until(started + measure)?;
+        let started = Start::now();
+        let latencies = self.pairs_until(started.at + measure)?;
         Ok(Sample::since(started, latencies))
     }
 
@@ -67,8 +68,8 @@ impl Raw {
 
 /// Several connections, each on a thread of its own, side by side.
 pub(crate) fn run_all(loops: &mut [Raw], measure: Duration) -> Result<Sample> {
-    let started = Instant::now();
-    let end = started + measure;
+    let started = Start::now();
+    let end = started.at + measure;
     let parts: Vec<Result<Latencies>> = std::thread::scope(|scope| {
         let threads: Vec<_> =
             loops.iter_mut().map(|raw| scope.spawn(move || raw.pairs_until(end))).collect();
@@ -79,4 +80,32 @@ pub(crate) fn run_all(loops: &mut [Raw], measure: Duration) -> Result<Sample> {
         all.add(part?)?;
     }
     Ok(Sample::since(started, all))
+}
+
+/// The CPU time SQLite itself needs to extend one of `leases` leases, when `batch` of
+/// them share a transaction.
+pub(crate) fn renewal(path: &Path, leases: usize, batch: usize) -> Result<Duration> {
+    let raw = Raw::open(path, Vec::new())?;
+    let connection = &raw.connection;
+    let mut insert = connection.prepare("insert into lease values (?1, ?2, 1, 0)")?;
+    let mut renew = connection
+        .prepare("update lease set expires = ?4 where name = ?1 and owner = ?2 and token = ?3")?;
+    let name = |index: usize| format!("held:{index}");
+    connection.execute_batch("begin")?;
+    for index in 0..leases {
+        insert.execute(params![name(index), [7u8; 16]])?;
+    }
+    connection.execute_batch("commit")?;
+    let before = usage::cpu();
+    // In no order of the names, like renewals that are due at random; 7919 is prime.
+    let order: Vec<usize> = (0..leases).map(|index| index * 7919 % leases).collect();
+    for due in order.chunks(batch) {
+        connection.execute_batch("begin immediate")?;
+        for index in due {
+            let renewed = renew.execute(params![name(*index), [7u8; 16], 1i64, 1i64])?;
+            ensure!(renewed == 1, "the raw loop lost a lease");
+        }
+        connection.execute_batch("commit")?;
+    }
+    Ok((usage::cpu() - before) / u32::try_from(leases)?)
 }

@@ -9,6 +9,10 @@ pub(crate) enum Format {
     Json,
 }
 
+/// The width of a case's name and of a figure: with six figures and a goal, 100 columns.
+const CASE: usize = 30;
+const FIGURE: usize = 8;
+
 /// What a figure should be.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Goal {
@@ -77,16 +81,16 @@ impl Table {
     }
 
     fn print_table(&self) {
-        print!("\n{:<36}", self.group);
-        self.columns.iter().for_each(|column| print!("{column:>10}"));
+        print!("\n{:<CASE$}", self.group);
+        self.columns.iter().for_each(|column| print!("{column:>FIGURE$}"));
         println!("  goal");
         for row in &self.rows {
-            print!("{:<36}", row.case);
-            row.figures.iter().for_each(|figure| print!("{:>10}", short(*figure)));
+            print!("{:<CASE$}", row.case);
+            row.figures.iter().for_each(|figure| print!("{:>FIGURE$}", short(*figure)));
             for (index, (goal, met)) in self.verdicts(row).enumerate() {
                 let verdict = if met { "ok" } else { "MISSED" };
                 // A second goal has a line of its own, under the first.
-                let indent = if index == 0 { 0 } else { 36 + 10 * self.columns.len() };
+                let indent = if index == 0 { 0 } else { CASE + FIGURE * self.columns.len() };
                 print!("{}", if index == 0 { "" } else { "\n" });
                 print!("{:indent$}  {} {verdict}", "", goal.text());
             }

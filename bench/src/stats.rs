@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use hdrhistogram::Histogram;
 
+use crate::usage;
+
 /// Latencies in nanoseconds, with two significant digits: small enough for one per task.
 pub(crate) type Latencies = Histogram<u32>;
 
@@ -12,32 +14,57 @@ pub(crate) fn latencies() -> Latencies {
     Histogram::new_with_max(120_000_000_000, 2).expect("two digits up to two minutes")
 }
 
+/// The beginning of a sample.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Start {
+    pub(crate) at: Instant,
+    cpu: Duration,
+}
+
+impl Start {
+    pub(crate) fn now() -> Self {
+        Self { cpu: usage::cpu(), at: Instant::now() }
+    }
+}
+
 /// What was measured in some stretch of time.
 #[derive(Debug)]
 pub(crate) struct Sample {
     pub(crate) elapsed: Duration,
+    /// CPU time of the whole process.
+    pub(crate) cpu: Duration,
     pub(crate) latencies: Latencies,
 }
 
 impl Sample {
     pub(crate) fn empty() -> Self {
-        Self { elapsed: Duration::ZERO, latencies: latencies() }
+        Self { elapsed: Duration::ZERO, cpu: Duration::ZERO, latencies: latencies() }
     }
 
     /// From `started` until now.
-    pub(crate) fn since(started: Instant, latencies: Latencies) -> Self {
-        Self { elapsed: started.elapsed(), latencies }
+    pub(crate) fn since(started: Start, latencies: Latencies) -> Self {
+        Self {
+            elapsed: started.at.elapsed(),
+            cpu: usage::cpu().saturating_sub(started.cpu),
+            latencies,
+        }
     }
 
     /// Another stretch of the same.
     pub(crate) fn extend(&mut self, other: &Sample) -> Result<()> {
         self.elapsed += other.elapsed;
+        self.cpu += other.cpu;
         self.latencies.add(&other.latencies)?;
         Ok(())
     }
 
     pub(crate) fn per_second(&self) -> f64 {
         self.latencies.len() as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// In microseconds.
+    pub(crate) fn cpu_each(&self) -> f64 {
+        self.cpu.as_secs_f64() * 1e6 / self.latencies.len() as f64
     }
 
     /// In microseconds.
