@@ -108,6 +108,12 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
         "to raw: pairs/s by those of the raw loop on one connection, medians of ratios.".into(),
         format!("{NAMES} names in all cases; 2 worker threads unless it says 1 thread."),
     ];
+    let share = median(repetitions.iter().map(|samples| samples[0].share_of_a_core()));
+    if share < 0.9 {
+        let percent = 100.0 * share;
+        notes.push(format!("The machine was busy: the raw loop got {percent:.0} % of a core."));
+        notes.push("Ratios of pairs/s then flatter whoever has more threads: compare cpu us.".into());
+    }
     for case in &cases {
         if let Some((claims, requests)) = case.counts.as_ref().map(|counts| counts.claims.get()) {
             let each = claims as f64 / requests as f64;

@@ -62,6 +62,11 @@ impl Sample {
         self.latencies.len() as f64 / self.elapsed.as_secs_f64()
     }
 
+    /// Less than one for work on one thread: others had the core.
+    pub(crate) fn share_of_a_core(&self) -> f64 {
+        self.cpu.as_secs_f64() / self.elapsed.as_secs_f64()
+    }
+
     /// In microseconds.
     pub(crate) fn cpu_each(&self) -> f64 {
         self.cpu.as_secs_f64() * 1e6 / self.latencies.len() as f64
