@@ -112,7 +112,9 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
     if share < 0.9 {
         let percent = 100.0 * share;
         notes.push(format!("The machine was busy: the raw loop got {percent:.0} % of a core."));
-        notes.push("Ratios of pairs/s then flatter whoever has more threads: compare cpu us.".into());
+        notes.push(
+            "Ratios of pairs/s then flatter whoever has more threads: compare cpu us.".into(),
+        );
     }
     for case in &cases {
         if let Some((claims, requests)) = case.counts.as_ref().map(|counts| counts.claims.get()) {

@@ -13,6 +13,7 @@ use crate::event::{Announcer, Event, EventKind};
 use crate::failpoint::{Failpoints, Point};
 use crate::holder::Holder;
 use crate::name::Name;
+use crate::observe::{self, Meter, StallWatch};
 use crate::owner::Owner;
 
 pub(crate) use attempt::acquire;
@@ -36,6 +37,8 @@ pub(crate) struct Context {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Clock,
     pub(crate) announcer: Announcer,
+    pub(crate) meter: Meter,
+    pub(crate) stalls: StallWatch,
     pub(crate) failpoints: Failpoints,
     /// Where background work runs, wherever the caller is.
     pub(crate) runtime: Handle,
@@ -44,7 +47,10 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// Tells everybody who wants to know: the log, the metrics, the event stream.
     pub(crate) fn announce(&self, name: &Name, owner: Option<Owner>, kind: EventKind) {
+        observe::log(self.backend.guarantees().store, name, owner, &kind);
+        self.meter.count(name, &kind);
         self.announcer.announce(|| Event { at: self.clock.now(), name: name.clone(), owner, kind });
     }
 

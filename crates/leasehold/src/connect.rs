@@ -18,6 +18,7 @@ use crate::failpoint::Failpoints;
 use crate::guarantees::Consistency;
 use crate::holder::Holder;
 use crate::locks::Locks;
+use crate::observe::{Meter, StallWatch};
 
 /// How long a request may take before its outcome counts as unknown.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -125,10 +126,13 @@ impl Connect {
             let refused = Error::new(ErrorKind::Refused, message);
             return Err(refused.on_store(promised.store).during(Operation::Connect, None));
         }
+        let store = promised.store;
         let context = Context {
             backend,
             clock: self.clock,
             announcer: Announcer::default(),
+            meter: Meter::new(store),
+            stalls: StallWatch::new(store),
             failpoints: self.failpoints,
             runtime,
             request_timeout: self.request_timeout,

@@ -56,8 +56,13 @@ pub enum EventKind {
     },
     /// An operator released the lock by force.
     Forced(Forced),
-    /// An acquisition ended without the lock: patience, an error, or it was given up.
-    Refused(Refusal),
+    /// An acquisition ended without the lock.
+    Refused {
+        /// Why.
+        why: Refusal,
+        /// After this long.
+        waited: Duration,
+    },
 }
 
 /// Why an acquisition ended without the lock.

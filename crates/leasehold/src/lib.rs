@@ -57,6 +57,7 @@
 pub struct Readme;
 
 pub mod backend;
+pub mod blocking;
 mod client;
 pub mod clock;
 mod connect;
@@ -70,6 +71,7 @@ mod lock;
 mod locks;
 mod loss;
 mod name;
+pub mod observe;
 mod owner;
 mod readiness;
 mod terms;

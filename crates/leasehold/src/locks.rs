@@ -12,6 +12,7 @@ use crate::guarantees::Guarantees;
 use crate::lock::Lock;
 use crate::loss::Forced;
 use crate::name::Name;
+use crate::observe::Stall;
 use crate::token::Token;
 
 /// The locks of one store, as one client. Cheap to clone; clones are one client.
@@ -46,6 +47,14 @@ impl Locks {
     /// Everything that happens to this client's leases from now on.
     pub fn events(&self) -> Events {
         self.client.context.announcer.subscribe()
+    }
+
+    /// The longest this process was seen to stand still while this client held leases.
+    ///
+    /// A stall of a third of a TTL costs a renewal, one of a whole TTL costs the lease;
+    /// it is also logged, and a metric.
+    pub fn longest_stall(&self) -> Stall {
+        self.client.context.stalls.seen()
     }
 
     /// Looks at one lock: who holds it, since when, who waits.

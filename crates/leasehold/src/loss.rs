@@ -1,6 +1,7 @@
 //! The end of a lease that its holder did not ask for.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::clock::Moment;
 
@@ -12,12 +13,8 @@ pub struct Loss {
     pub reason: LossReason,
     /// When the holder's side learned of it, or its deadline passed.
     pub at: Moment,
-}
-
-impl Loss {
-    pub(crate) fn new(reason: LossReason, at: Moment) -> Self {
-        Self { reason, at }
-    }
+    /// How long it had been held.
+    pub held: Duration,
 }
 
 impl fmt::Display for Loss {

@@ -119,8 +119,8 @@ pub async fn events_tell_why_an_acquisition_ended(world: &World) {
     let mut refusals = Vec::new();
     while refusals.len() < 3 {
         let event = within_bound("an event", events.next()).await.unwrap();
-        if let EventKind::Refused(refusal) = event.kind {
-            refusals.push(refusal);
+        if let EventKind::Refused { why, .. } = event.kind {
+            refusals.push(why);
         }
     }
     assert!(matches!(&refusals[..], [Refusal::Held(_), Refusal::Failed(_), Refusal::Cancelled]));

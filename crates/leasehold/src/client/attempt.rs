@@ -2,6 +2,7 @@
 //! what got no answer. Dropped at any point, it undoes what it may have done.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::turnstile::Pass;
 use super::undo::{Trace, settle, undo, undo_once};
@@ -225,8 +226,7 @@ impl<'a> Attempt<'a> {
     fn succeed(mut self, grant: Grant) -> Lease {
         self.over = true;
         self.trace = Trace::None;
-        let waited = self.asked.until(self.client.now());
-        self.announce(EventKind::Granted { token: grant.token, waited });
+        self.announce(EventKind::Granted { token: grant.token, waited: self.waited() });
         let hold = self.claim.hold(grant.token);
         let tenure = Arc::new(Tenure::new(&self.client.context, hold, &grant, self.terms));
         let place = self.client.keeper.keep(tenure.clone(), grant.proof);
@@ -235,7 +235,11 @@ impl<'a> Attempt<'a> {
 
     fn refuse(&mut self, refusal: Refusal) {
         self.over = true;
-        self.announce(EventKind::Refused(refusal));
+        self.announce(EventKind::Refused { why: refusal, waited: self.waited() });
+    }
+
+    fn waited(&self) -> Duration {
+        self.asked.until(self.client.now())
     }
 
     fn announce(&self, kind: EventKind) {
@@ -256,7 +260,8 @@ impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         self.undo_in_background();
         if !self.over {
-            self.announce(EventKind::Refused(Refusal::Cancelled));
+            let (why, waited) = (Refusal::Cancelled, self.waited());
+            self.announce(EventKind::Refused { why, waited });
         }
     }
 }

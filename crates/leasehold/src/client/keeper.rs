@@ -16,6 +16,7 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Operation, Outcome, Result};
 use crate::failpoint::Point;
 use crate::lease::{Next, Tenure};
+use crate::observe::StallWatch;
 
 /// The finest grain at which renewals are brought together.
 const FINEST: Duration = Duration::from_millis(1);
@@ -121,17 +122,28 @@ impl Shared {
         loop {
             let now = self.context.clock.now();
             self.look_at_due(now);
-            let next = self.schedule.lock().next();
+            let (next, shortest_ttl) = self.next_wake(now);
             self.wakes_at.store(next.as_nanos(), Ordering::SeqCst);
             // Scheduled between the two lines above: would have missed the ring.
             if self.schedule.lock().next() < next {
                 continue;
             }
             tokio::select! {
-                () = alarm.until(next) => {}
+                () = alarm.until(next) => {
+                    self.context.stalls.woken(next, self.context.clock.now(), shortest_ttl);
+                }
                 () = self.ring.notified() => {}
             }
         }
+    }
+
+    /// When something is due; while there are leases, soon enough to notice a stall.
+    fn next_wake(&self, now: Moment) -> (Moment, Option<Duration>) {
+        let schedule = self.schedule.lock();
+        let shortest_ttl = schedule.shortest_ttl();
+        let tick = shortest_ttl.map_or(Moment::NEVER, |_| now + StallWatch::TICK);
+        // What is overdue was scheduled just now: that is no stall.
+        (schedule.next().min(tick).max(now), shortest_ttl)
     }
 
     fn wake_by(&self, moment: Moment) {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use slab::Slab;
 
@@ -17,6 +18,8 @@ pub(crate) struct Place(u32);
 pub(super) struct Schedule {
     entries: Slab<Entry>,
     buckets: BTreeMap<u64, Vec<u32>>,
+    /// How many leases there are of each TTL.
+    ttls: BTreeMap<Duration, usize>,
 }
 
 #[derive(Debug)]
@@ -34,6 +37,7 @@ impl Schedule {
         renew_at: Moment,
         look_at: Moment,
     ) -> Place {
+        *self.ttls.entry(tenure.ttl()).or_default() += 1;
         let key = self.entries.insert(Entry { tenure, renew_at, waits_in: None });
         let place = Place(u32::try_from(key).unwrap_or(u32::MAX));
         self.look_at(place, look_at);
@@ -42,7 +46,14 @@ impl Schedule {
 
     pub(super) fn remove(&mut self, place: Place) {
         self.take_out(place);
-        self.entries.try_remove(place.0 as usize);
+        let Some(entry) = self.entries.try_remove(place.0 as usize) else { return };
+        let ttl = entry.tenure.ttl();
+        if let Some(count) = self.ttls.get_mut(&ttl) {
+            *count -= 1;
+            if *count == 0 {
+                self.ttls.remove(&ttl);
+            }
+        }
     }
 
     /// The lease at this place, if it is still this one.
@@ -61,6 +72,11 @@ impl Schedule {
         let bucket = self.buckets.entry(moment.as_millis()).or_default();
         entry.waits_in = Some((moment.as_millis(), bucket.len() as u32));
         bucket.push(place.0);
+    }
+
+    /// The shortest TTL of all leases, if there are any.
+    pub(super) fn shortest_ttl(&self) -> Option<Duration> {
+        self.ttls.keys().next().copied()
     }
 
     /// When something is due next.

@@ -243,6 +243,7 @@ impl Tenure {
             OnDoubt::Prove { attempts } if first => attempts,
             OnDoubt::Prove { .. } => life.attempts_left - 1,
         };
+        context.announce(&self.name, Some(self.owner), EventKind::Doubtful(error));
         if life.attempts_left == 0 {
             self.lose_locked(&mut life, context, LossReason::Unreachable);
             return None;
@@ -252,7 +253,6 @@ impl Tenure {
         let pause = (left / life.attempts_left.saturating_add(1)).min(self.ttl / 12);
         drop(life);
         if first {
-            context.announce(&self.name, Some(self.owner), EventKind::Doubtful(error));
             self.changed.notify_waiters();
         }
         Some(now + pause.mul_f64(0.5 + 0.5 * fastrand::f64()))
@@ -299,7 +299,8 @@ impl Tenure {
     }
 
     fn lose_locked(&self, life: &mut Life, context: &Context, reason: LossReason) {
-        let loss = Loss::new(reason, context.clock.now());
+        let at = context.clock.now();
+        let loss = Loss { reason, at, held: self.granted_at.until(at) };
         life.phase = Phase::Lost(Box::new(loss.clone()));
         context.announce(&self.name, Some(self.owner), EventKind::Lost(loss));
         self.ended();

@@ -9,6 +9,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 use tokio::io::unix::AsyncFd;
 
+use crate::readiness;
+
 /// A process as it was when it introduced itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Process {
@@ -67,11 +69,7 @@ impl Viewer {
         }
         let pid = self.visible(process)?;
         let descriptor = pidfd_open(pid, PidfdFlags::NONBLOCK).ok()?;
-        #[expect(
-            deprecated,
-            reason = "its successor is unsafe, for types whose descriptor may change; ours owns it"
-        )]
-        let exit = AsyncFd::new(descriptor).ok()?;
+        let exit = readiness::watch(descriptor).ok()?;
         // The pid may have been reused before the descriptor was opened. (A zombie keeps
         // its start time, and its descriptor is readable at once.)
         let started = Stat::of(process.pid).map(|stat| stat.started);

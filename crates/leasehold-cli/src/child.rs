@@ -1,0 +1,142 @@
+//! The command and everything it starts: one process group, watched until nothing
+//! of it is left.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+use leasehold::Lease;
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process_group, set_child_subreaper,
+    test_kill_process_group, wait,
+};
+use tokio::signal::unix::{self, SignalKind};
+
+use crate::exit::killed_by;
+
+/// How often to look whether the rest of the group is gone, once its leader is:
+/// a member whose parent left the group tells nobody of its end.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// The command's process group. Its id stays ours as long as a member is left.
+#[derive(Debug)]
+pub(crate) struct Child {
+    group: Pid,
+    deaths: unix::Signal,
+    exit_code: Option<u8>,
+}
+
+/// What happened to the group.
+#[derive(Debug)]
+pub(crate) enum Change {
+    /// The command was stopped, by this signal.
+    Stopped(Signal),
+    /// The command ended with this exit code, and no member of its group is left.
+    Gone(u8),
+}
+
+impl Child {
+    /// Starts the command through the [trampoline](crate::trampoline). Must be called
+    /// on the main thread: the command dies with the thread that started it.
+    pub(crate) fn spawn(command: &[OsString], lease: &Lease, terminal: bool) -> io::Result<Self> {
+        // Orphans of the group come to us instead of to init, so that their ends are
+        // seen (not every container's init reaps them).
+        set_child_subreaper(Some(getpid()))?;
+        // Before the first death could happen.
+        let deaths = unix::signal(SignalKind::child())?;
+        // Not the path of this program: that may be another one by now.
+        let mut trampoline = Command::new("/proc/self/exe");
+        trampoline.arg0("leasehold").args(["__exec", "--parent"]);
+        trampoline.arg(getpid().as_raw_nonzero().to_string());
+        if terminal {
+            trampoline.arg("--terminal");
+        }
+        let child = trampoline
+            .arg("--")
+            .args(command)
+            .env("LEASEHOLD_LOCK", lease.name().as_str())
+            .env("LEASEHOLD_TOKEN", lease.token().to_string())
+            .env("LEASEHOLD_OWNER", lease.owner().to_string())
+            .process_group(0)
+            .spawn()?;
+        Ok(Self { group: Pid::from_child(&child), deaths, exit_code: None })
+    }
+
+    /// The group's id.
+    pub(crate) fn group(&self) -> Pid {
+        self.group
+    }
+
+    /// Waits for the next change. Cancel safe.
+    pub(crate) async fn changed(&mut self) -> Change {
+        loop {
+            if let Some(signal) = self.reap() {
+                return Change::Stopped(signal);
+            }
+            match self.exit_code {
+                Some(code) if self.is_gone() => return Change::Gone(code),
+                Some(_) => {
+                    let _ = tokio::time::timeout(LOOK_AGAIN, self.deaths.recv()).await;
+                }
+                None => {
+                    self.deaths.recv().await;
+                }
+            }
+        }
+    }
+
+    /// Sends a signal to every member of the group. A group that is gone needs none.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let _ = kill_process_group(self.group, signal);
+    }
+
+    /// Asks the group to end. What is stopped has to run to hear of it.
+    pub(crate) fn terminate(&self) {
+        self.signal(Signal::TERM);
+        self.signal(Signal::CONT);
+    }
+
+    /// Whether processes go on that the command started and that left its group.
+    /// To be asked when the group is gone.
+    pub(crate) fn has_strays(&self) -> bool {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) | Err(Errno::INTR) => continue,
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Collects what has ended; the signal, if the command was stopped.
+    fn reap(&mut self) -> Option<Signal> {
+        loop {
+            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) if pid == self.group => {
+                    if let Some(signal) = status.stopping_signal() {
+                        return Signal::from_named_raw(signal);
+                    }
+                    self.exit_code = Some(exit_code(status));
+                }
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        // Other errors mean that members are there which we may not signal.
+        test_kill_process_group(self.group) == Err(Errno::SRCH)
+    }
+}
+
+fn exit_code(status: WaitStatus) -> u8 {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
+        (None, Some(signal)) => Signal::from_named_raw(signal).map_or(u8::MAX, killed_by),
+        (None, None) => u8::MAX,
+    }
+}

@@ -1,0 +1,102 @@
+//! What `leasehold` says when it ends: exit codes, messages, help.
+
+use crate::scene::{Scene, ended};
+
+#[test]
+fn the_commands_exit_code_and_output_are_passed_on() {
+    let ended = ended(Scene::new().run("", "echo out; echo err >&2; exit 7"));
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(7), "out\n"));
+    assert_eq!(ended.stderr, "err\n");
+}
+
+#[test]
+fn a_command_ended_by_a_signal_counts_as_128_and_the_signal() {
+    assert_eq!(ended(Scene::new().run("", "kill -KILL $$")).code, Some(137));
+    assert_eq!(ended(Scene::new().run("", "kill -TERM $$")).code, Some(143));
+}
+
+#[test]
+fn the_command_knows_its_lock_token_and_owner() {
+    let script = "echo $LEASEHOLD_LOCK $LEASEHOLD_TOKEN $LEASEHOLD_OWNER";
+    let ended = ended(Scene::new().run("", script));
+    let words: Vec<&str> = ended.stdout.split_whitespace().collect();
+    let [lock, token, owner] = words[..] else { panic!("{ended:?}") };
+    assert_eq!(lock, "demo");
+    assert!(token.parse::<u64>().is_ok_and(|token| token > 0), "{token}");
+    assert!(owner.len() == 32 && owner.chars().all(|c| c.is_ascii_hexdigit()), "{owner}");
+}
+
+#[test]
+fn a_command_that_is_not_there_is_127_and_named() {
+    let ended = ended(Scene::new().leasehold(["run", "demo", "--", "no-such-command"]));
+    assert_eq!(ended.code, Some(127));
+    assert!(ended.stderr.starts_with("leasehold: command \"no-such-command\" not found"));
+}
+
+#[test]
+fn a_command_that_cannot_be_executed_is_126_and_named() {
+    let ended = ended(Scene::new().leasehold(["run", "demo", "--", "/etc/passwd"]));
+    assert_eq!(ended.code, Some(126));
+    assert!(ended.stderr.contains("/etc/passwd"), "{ended:?}");
+}
+
+#[test]
+fn names_that_no_store_could_keep_are_refused_with_the_reason() {
+    let long = "x".repeat(256);
+    for (name, reason) in [("", "empty"), ("a\nb", "control character"), (&long, "255 bytes")] {
+        let ended = ended(Scene::new().leasehold(["run", name, "--", "true"]));
+        assert_eq!(ended.code, Some(2), "{ended:?}");
+        assert!(ended.stderr.starts_with("leasehold: "), "{ended:?}");
+        assert!(ended.stderr.contains(reason), "{ended:?}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    }
+}
+
+#[test]
+fn arguments_that_cannot_work_are_refused() {
+    let refused = |options: &str| {
+        let ended = ended(Scene::new().run(options, "echo ran"));
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{options}: {ended:?}");
+    };
+    refused("--wait 1s --no-wait");
+    refused("--ttl 30");
+    refused("--ttl 1ms");
+    refused("--ttl 1s --no-renew --grace 1s");
+    refused("--exit-code 256");
+    refused("--store nonsense");
+    refused("--store no-such-store:");
+    let without_command = ended(Scene::new().leasehold(["run", "demo"]));
+    assert_eq!(without_command.code, Some(2));
+}
+
+#[test]
+fn an_unreachable_store_is_203() {
+    let ended = ended(Scene::new().run("--store sqlite:/proc/no/such/locks.db", "echo ran"));
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(203), ""), "{ended:?}");
+    assert!(ended.stderr.starts_with("leasehold: "), "{ended:?}");
+}
+
+#[test]
+fn help_has_an_example_and_the_exit_codes() {
+    let ended = ended(Scene::new().leasehold(["run", "--help"]));
+    assert_eq!(ended.code, Some(0));
+    for part in ["leasehold run nightly-report", "201", "202", "203", "204", "LEASEHOLD_TOKEN"] {
+        assert!(ended.stdout.contains(part), "{part} in {}", ended.stdout);
+    }
+    assert!(!ended.stdout.contains("__exec"));
+}
+
+#[test]
+fn help_does_not_repeat_a_store_url_that_may_hold_a_password() {
+    let scene = Scene::new();
+    let mut help = scene.leasehold(["run", "--help"]);
+    help.env("LEASEHOLD_STORE", "redis://:hunter2@localhost");
+    let ended = ended(help);
+    assert!(ended.code == Some(0) && !ended.stdout.contains("hunter2"), "{ended:?}");
+}
+
+#[test]
+fn the_version_is_told() {
+    let ended = ended(Scene::new().leasehold(["--version"]));
+    assert_eq!(ended.stdout, format!("leasehold {}\n", env!("CARGO_PKG_VERSION")));
+}

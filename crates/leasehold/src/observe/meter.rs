@@ -1,0 +1,175 @@
+//! The metrics of a client, through the `metrics` facade. Install a recorder *before*
+//! connecting: what a client counts into is looked up once.
+//!
+//! | metric | kind | labels besides `store` and `class` |
+//! |---|---|---|
+//! | [`ATTEMPTS`] | counter | |
+//! | [`ACQUIRED`] | counter | |
+//! | [`CONTENDED`] | counter | |
+//! | [`REFUSED`] | counter | `why`: held, failed, cancelled |
+//! | [`ACQUIRE_SECONDS`] | histogram | |
+//! | [`RENEWALS`] | counter | `result`: ok, failed |
+//! | [`HOLD_SECONDS`] | histogram | |
+//! | [`LOST`] | counter | `reason` |
+//! | [`FORCED`] | counter | |
+//! | [`HELD`] | gauge | |
+//! | [`LONGEST_STALL_SECONDS`] | gauge | (no class) |
+//!
+//! `class` is the lock's name before the first `:`, or `other`. Names themselves are no
+//! labels: they have no end.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use parking_lot::RwLock;
+
+use crate::event::{EventKind, Refusal};
+use crate::loss::LossReason;
+use crate::name::Name;
+
+/// Acquisitions that began.
+pub const ATTEMPTS: &str = "leasehold_acquire_attempts_total";
+/// Acquisitions that got the lock.
+pub const ACQUIRED: &str = "leasehold_acquired_total";
+/// Acquisitions that found the lock held.
+pub const CONTENDED: &str = "leasehold_contended_total";
+/// Acquisitions that ended without the lock.
+pub const REFUSED: &str = "leasehold_refused_total";
+/// How long acquisitions that got the lock took.
+pub const ACQUIRE_SECONDS: &str = "leasehold_acquire_seconds";
+/// Renewals that were answered, or not.
+pub const RENEWALS: &str = "leasehold_renewals_total";
+/// How long leases were held, until released or lost.
+pub const HOLD_SECONDS: &str = "leasehold_hold_seconds";
+/// Leases that were lost.
+pub const LOST: &str = "leasehold_lost_total";
+/// Locks that this client released by force.
+pub const FORCED: &str = "leasehold_force_released_total";
+/// Leases held now.
+pub const HELD: &str = "leasehold_held";
+/// The longest this process was seen to stand still while it held leases.
+pub const LONGEST_STALL_SECONDS: &str = "leasehold_longest_stall_seconds";
+
+/// More classes than this are counted as `other`: somebody put ids before the colon.
+const MOST_CLASSES: usize = 100;
+const OTHER: &str = "other";
+
+/// Counts a client's events.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    store: &'static str,
+    classes: RwLock<HashMap<Box<str>, Arc<Class>>>,
+}
+
+struct Class {
+    attempts: Counter,
+    acquired: Counter,
+    contended: Counter,
+    refused_held: Counter,
+    refused_failed: Counter,
+    refused_cancelled: Counter,
+    acquire_seconds: Histogram,
+    renewals_ok: Counter,
+    renewals_failed: Counter,
+    hold_seconds: Histogram,
+    held: Gauge,
+    forced: Counter,
+    labels: [(&'static str, String); 2],
+}
+
+impl std::fmt::Debug for Class {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Class").field("labels", &self.labels).finish_non_exhaustive()
+    }
+}
+
+impl Meter {
+    pub(crate) fn new(store: &'static str) -> Self {
+        Self { store, classes: RwLock::default() }
+    }
+
+    pub(crate) fn count(&self, name: &Name, kind: &EventKind) {
+        let class = self.class(name);
+        match kind {
+            EventKind::Asked => class.attempts.increment(1),
+            EventKind::Waiting(_) => class.contended.increment(1),
+            EventKind::Granted { waited, .. } => {
+                class.acquired.increment(1);
+                class.acquire_seconds.record(*waited);
+                class.held.increment(1);
+            }
+            EventKind::Renewed => class.renewals_ok.increment(1),
+            EventKind::Doubtful(_) => class.renewals_failed.increment(1),
+            EventKind::Lost(loss) => {
+                class.lost(&loss.reason).increment(1);
+                class.hold_seconds.record(loss.held);
+                class.held.decrement(1);
+            }
+            EventKind::Released { held } => {
+                class.hold_seconds.record(*held);
+                class.held.decrement(1);
+            }
+            EventKind::Forced(_) => class.forced.increment(1),
+            EventKind::Refused { why: Refusal::Held(_), .. } => class.refused_held.increment(1),
+            EventKind::Refused { why: Refusal::Failed(_), .. } => class.refused_failed.increment(1),
+            EventKind::Refused { why: Refusal::Cancelled, .. } => {
+                class.refused_cancelled.increment(1);
+            }
+        }
+    }
+
+    fn class(&self, name: &Name) -> Arc<Class> {
+        let label = name.as_str().split_once(':').map_or(OTHER, |(class, _)| class);
+        if let Some(class) = self.classes.read().get(label) {
+            return class.clone();
+        }
+        let mut classes = self.classes.write();
+        let label = if classes.len() < MOST_CLASSES { label } else { OTHER };
+        let new = || Arc::new(Class::new(self.store, label));
+        classes.entry(label.into()).or_insert_with(new).clone()
+    }
+}
+
+impl Class {
+    fn new(store: &'static str, class: &str) -> Self {
+        let labels = [("store", store.to_owned()), ("class", class.to_owned())];
+        let refused = |why| {
+            let [store, class] = labels.clone();
+            counter!(REFUSED, &[store, class, ("why", String::from(why))])
+        };
+        let renewals = |result| {
+            let [store, class] = labels.clone();
+            counter!(RENEWALS, &[store, class, ("result", String::from(result))])
+        };
+        Self {
+            attempts: counter!(ATTEMPTS, &labels),
+            acquired: counter!(ACQUIRED, &labels),
+            contended: counter!(CONTENDED, &labels),
+            refused_held: refused("held"),
+            refused_failed: refused("failed"),
+            refused_cancelled: refused("cancelled"),
+            acquire_seconds: histogram!(ACQUIRE_SECONDS, &labels),
+            renewals_ok: renewals("ok"),
+            renewals_failed: renewals("failed"),
+            hold_seconds: histogram!(HOLD_SECONDS, &labels),
+            held: gauge!(HELD, &labels),
+            forced: counter!(FORCED, &labels),
+            labels,
+        }
+    }
+
+    /// Losses are rare: their counter is looked up each time.
+    fn lost(&self, reason: &LossReason) -> Counter {
+        let reason = match reason {
+            LossReason::Expired => "expired",
+            LossReason::Taken => "taken",
+            LossReason::Forced(_) => "forced",
+            LossReason::SessionEnded => "session_ended",
+            LossReason::Unreachable => "unreachable",
+            LossReason::MaxHold => "max_hold",
+        };
+        let [store, class] = self.labels.clone();
+        counter!(LOST, &[store, class, ("reason", reason.to_owned())])
+    }
+}
