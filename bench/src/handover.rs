@@ -33,7 +33,7 @@ enum Arena {
 }
 
 const ARENAS: &[(&str, Arena)] = &[
-    ("tokio Mutex, 16 tasks", Arena::Tokio),
+    ("tokio, 16 tasks", Arena::Tokio),
     ("memory, 16 clients", Arena::Memory),
     ("sqlite, 16 clients", Arena::Sqlite),
     ("sqlite, 2 procs", Arena::Processes { processes: 2, clients: 1 }),
@@ -81,7 +81,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
 fn cases() -> Vec<Case> {
     let rhythms = [
         ("", Duration::ZERO, Duration::ZERO),
-        (", 5 ms pause", Duration::ZERO, Duration::from_millis(5)),
+        (", 5 ms idle", Duration::ZERO, Duration::from_millis(5)),
         (", held 2 ms", Duration::from_millis(2), Duration::ZERO),
     ];
     let mut cases = Vec::new();
