@@ -178,9 +178,13 @@ async fn measure(orders: Orders) -> Result<[f64; 5]> {
     let (renewed, requests) = (after.0 - before.0, after.1 - before.1);
     let later = usage::resident()?;
 
-    let lost = leases.iter().flatten().filter(|lease| lease.state() != LeaseState::Held).count();
-    if lost > 0 || first.state() != LeaseState::Held {
-        bail!("{lost} of {} leases are not held any more", orders.leases);
+    let count = |wanted: fn(&LeaseState) -> bool| {
+        leases.iter().flatten().chain([&first]).filter(|lease| wanted(&lease.state())).count()
+    };
+    let lost = count(|state| matches!(state, LeaseState::Lost(_)));
+    let doubtful = count(|state| *state == LeaseState::Doubtful);
+    if lost + doubtful > 0 {
+        bail!("of {} leases, {lost} are lost and {doubtful} in doubt", orders.leases);
     }
     let each = |bytes: u64| bytes.saturating_sub(empty) as f64 / orders.leases as f64;
     Ok([
