@@ -30,7 +30,7 @@ pub(super) fn open(path: &Path, clock: &Clock, boot: &str) -> Result<Connection,
     refuse_old_sqlite(rusqlite::version_number(), rusqlite::version())?;
     insist(|| {
         let connection = connect(path)?;
-        let is_new = identify(&connection, path)?;
+        let is_new = look(&connection, path)?;
         use_wal(&connection, path)?;
         if is_new || boot_of(&connection)?.as_deref() != Some(boot) {
             begin_boot(&connection, path, clock, boot)?;
@@ -55,7 +55,18 @@ pub(super) fn connect(path: &Path) -> Result<Connection, Fault> {
     Ok(connection)
 }
 
-/// Whether the file is new; an error if it is not for us.
+/// Identifies the file on one snapshot: its marks of before and its tables of after another
+/// process created them would look like a database of someone else.
+fn look(connection: &Connection, path: &Path) -> Result<bool, Fault> {
+    connection.execute_batch("begin")?;
+    let is_new = identify(connection, path);
+    if !connection.is_autocommit() {
+        connection.execute_batch("rollback")?;
+    }
+    is_new
+}
+
+/// Whether the file is new; an error if it is not for us. Inside a transaction.
 fn identify(connection: &Connection, path: &Path) -> Result<bool, Fault> {
     let number = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let (application, version) = (number("application_id")?, number("user_version")?);

@@ -24,6 +24,24 @@ fn a_damaged_file_is_named_and_left_alone() {
     assert_eq!(fs::read(world.path()).unwrap(), garbage);
 }
 
+/// One would see the other's file half: its tables, but not yet the mark that it is ours.
+#[test]
+fn those_who_create_the_file_at_one_moment_all_get_in() {
+    const OPENERS: usize = 4;
+    for _ in 0..150 {
+        let world = World::new();
+        let start = std::sync::Barrier::new(OPENERS);
+        std::thread::scope(|scope| {
+            for _ in 0..OPENERS {
+                scope.spawn(|| {
+                    start.wait();
+                    world.open();
+                });
+            }
+        });
+    }
+}
+
 #[tokio::test]
 async fn a_newer_schema_is_refused_and_loses_nothing() {
     let world = World::new();
