@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rusqlite::{OptionalExtension, params};
@@ -55,10 +55,44 @@ impl Chores {
         }
     }
 
+    /// Waits for what is to be done next; `None` when the store is gone.
+    fn next_call(&self, tick: Instant) -> Option<Call> {
+        let mut wish = self.wish.lock();
+        loop {
+            if wish.stop {
+                return None;
+            }
+            if Instant::now() >= tick {
+                wish.checkpoint = false;
+                return Some(Call::Tick);
+            }
+            if std::mem::take(&mut wish.checkpoint) {
+                return Some(Call::Checkpoint);
+            }
+            self.called.wait_until(&mut wish, tick);
+        }
+    }
+
     /// The store is dropped.
     pub(super) fn stop(&self) {
         self.wish.lock().stop = true;
         self.called.notify_one();
+    }
+}
+
+/// Why the housekeeping thread woke up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    /// Many transactions were committed.
+    Checkpoint,
+    /// It is time for the rest, too.
+    Tick,
+}
+
+/// What fails now (another process writes, the disk is full) is done at the next tick.
+fn report(chore: &str, done: Result<(), Fault>) {
+    if let Err(fault) = done {
+        tracing::debug!(chore, ?fault, "housekeeping is put off");
     }
 }
 
@@ -81,32 +115,28 @@ impl Keeper {
         let (mut seen, mut ticks) = (0, 0);
         // Nobody waits for this thread, so it may wait for others.
         let _ = self.session.connection.busy_timeout(PATIENCE);
-        loop {
-            let mut wish = chores.wish.lock();
-            let mut timed_out = false;
-            while !wish.stop && !wish.checkpoint && !timed_out {
-                timed_out = chores.called.wait_for(&mut wish, TICK).timed_out();
-            }
-            if wish.stop {
-                return;
-            }
-            wish.checkpoint = false;
-            drop(wish);
-            // What fails now (another process writes) is done at the next tick.
-            let used = chores.writes.load(Ordering::Relaxed) != seen;
-            if used {
-                let _ = self.checkpoint();
-                let _ = self.raise_ceiling();
-            }
-            if timed_out {
+        // Counted from tick to tick: calls that come often must not put it off for ever.
+        let mut next_tick = Instant::now() + TICK;
+        while let Some(call) = chores.next_call(next_tick) {
+            let writes = chores.writes.load(Ordering::Relaxed);
+            self.tidy(writes != seen);
+            seen = writes;
+            if call == Call::Tick {
                 if ticks % TICKS_BETWEEN_SWEEPS == 0 {
-                    let _ = self.sweep();
+                    report("sweep", self.sweep());
                 }
                 ticks = ticks.wrapping_add(1);
+                next_tick = Instant::now() + TICK;
             }
-            if used {
-                seen = chores.writes.load(Ordering::Relaxed);
-            }
+        }
+    }
+
+    /// What cannot wait for the next sweep.
+    pub(super) fn tidy(&mut self, we_wrote: bool) {
+        // What others wrote, too: they may come and go, each too soon to do it.
+        report("checkpoint", self.checkpoint());
+        if we_wrote {
+            report("ceiling", self.raise_ceiling());
         }
     }
 
@@ -219,5 +249,22 @@ impl Keeper {
             }
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_never_rests_is_swept_too() {
+        let chores = Chores::default();
+        let write = || (0..CHECKPOINT_EVERY).for_each(|_| chores.wrote());
+        write();
+        assert_eq!(chores.next_call(Instant::now() + TICK), Some(Call::Checkpoint));
+        write();
+        assert_eq!(chores.next_call(Instant::now()), Some(Call::Tick), "due, though called");
+        chores.stop();
+        assert_eq!(chores.next_call(Instant::now()), None);
     }
 }

@@ -169,7 +169,8 @@ async fn the_log_begins_anew_after_a_checkpoint() {
         let claims: Vec<_> = (0..64).map(|i| claim(&format!("{i:0200}"))).collect();
         store.clone().acquire(claims).await.unwrap();
         world.hand.advance(TTL);
-        world.keeper().checkpoint().unwrap();
+        // One that wrote nothing itself, as beside commands that come and go.
+        world.keeper().tidy(false);
         if largest == 0 {
             largest = log();
         }
