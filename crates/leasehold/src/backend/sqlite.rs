@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use self::bell::Bells;
 use self::connection::Session;
 use self::error::Fault;
+use self::file::OpenedFile;
 use self::housekeeping::{Chores, Keeper};
 use self::process::Viewer;
 use crate::backend::{
@@ -34,6 +35,7 @@ mod claim;
 mod connection;
 mod error;
 mod examine;
+mod file;
 mod filesystem;
 mod force;
 mod hold;
@@ -64,6 +66,7 @@ const GUARANTEES: Guarantees = Guarantees {
 /// The embedded store. See the [module](self).
 pub struct SqliteStore {
     path: PathBuf,
+    file: OpenedFile,
     clock: Clock,
     viewer: Viewer,
     session: Mutex<Session>,
@@ -118,8 +121,10 @@ impl SqliteStore {
                  other processes do not share; run it outside of that namespace",
             ));
         }
+        file::refuse_second_name(path)?;
         let explain = |fault: Fault| fault.into_error(path);
         let connection = schema::open(path, &clock, boot).map_err(explain)?;
+        let file = OpenedFile::new(path)?;
         let unusable = |error: std::io::Error| {
             let message = format!("cannot use {}: {error}", path.display());
             Error::new(ErrorKind::Unavailable, message).caused_by(error)
@@ -135,7 +140,7 @@ impl SqliteStore {
         let keeper = Keeper { session: session(second), bells: folder };
         housekeeping::start(keeper).map_err(unusable)?;
         let session = Mutex::new(session(connection));
-        Ok(Arc::new(Self { path: path.clone(), clock, viewer, session, bells, chores }))
+        Ok(Arc::new(Self { path: path.clone(), file, clock, viewer, session, bells, chores }))
     }
 
     /// Runs a request, and says in its error what was asked.

@@ -177,6 +177,9 @@ impl SqliteStore {
         work: &mut impl FnMut(&mut Session) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         let mut session = self.session.try_lock().ok_or(Fault::Busy)?;
+        self.file.check(self.clock.now())?;
+        // What a panic left open would swallow a statement that commits by itself.
+        session.undo();
         let done = work(&mut session);
         let rings = std::mem::take(&mut session.rings);
         drop(session);
