@@ -28,6 +28,8 @@ const TICKS_BETWEEN_SWEEPS: u32 = 6;
 /// A lock's row is forgotten when it was idle for so long.
 const IDLE: Duration = Duration::from_secs(3_600);
 const AUDIT_FOR_MICROS: i64 = 30 * 24 * 3_600 * 1_000_000;
+/// So many clients are more than live: those that came and went left nobody to sweep.
+const MANY_CLIENTS: i64 = 256;
 /// Rows per transaction, so that no one waits long for the database.
 const CHUNK: usize = 128;
 
@@ -115,6 +117,7 @@ impl Keeper {
         let (mut seen, mut ticks) = (0, 0);
         // Nobody waits for this thread, so it may wait for others.
         let _ = self.session.connection.busy_timeout(PATIENCE);
+        report("first sweep", self.sweep_after_others());
         // Counted from tick to tick: calls that come often must not put it off for ever.
         let mut next_tick = Instant::now() + TICK;
         while let Some(call) = chores.next_call(next_tick) {
@@ -159,6 +162,15 @@ impl Keeper {
             session.prepare("select ceiling from meta")?.query_row((), |row| row.get(0))?;
         if is_low(ceiling, &session.clock) {
             session.raise_ceiling(0)?;
+        }
+        Ok(())
+    }
+
+    /// Sweeps at once where many came and went, none of them long enough for a tick.
+    pub(super) fn sweep_after_others(&mut self) -> Result<(), Fault> {
+        let find = "select 1 from clients limit 1 offset ?1";
+        if self.session.prepare(find)?.exists([MANY_CLIENTS])? {
+            self.sweep()?;
         }
         Ok(())
     }
@@ -243,12 +255,16 @@ impl Keeper {
             )?
             .query_map((), |row| row.get(0))?
             .collect::<Result<_, _>>()?;
-        session.write(|session| {
-            for client in clients.iter().filter(|client| !needed.contains(&client.id)) {
-                session.prepare("delete from clients where id = ?1")?.execute([client.id])?;
-            }
-            Ok(())
-        })
+        clients.retain(|client| !needed.contains(&client.id));
+        for chunk in clients.chunks(CHUNK) {
+            session.write(|session| {
+                for client in chunk {
+                    session.prepare("delete from clients where id = ?1")?.execute([client.id])?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
     }
 }
 

@@ -247,6 +247,29 @@ async fn the_log_begins_anew_after_a_checkpoint() {
     assert!(log() <= largest * 2, "{} bytes", log());
 }
 
+/// Commands that end before their housekeeping's first tick leave a client each.
+#[tokio::test]
+async fn what_many_short_processes_left_is_swept_by_the_next() {
+    let world = World::new();
+    let store = world.open();
+    take(&store, &claim("a")).await;
+    let mut keeper = world.keeper();
+    let left = |keeper: &Keeper| -> i64 {
+        let count = "select count(*) from clients";
+        keeper.session.connection.query_row(count, (), |row| row.get(0)).unwrap()
+    };
+    // Each with our pid, but of an earlier start: gone.
+    let copy = "with recursive n(i) as (values (1) union all select i + 1 from n where i < ?1) \
+                insert into clients (host, pid, label, started, namespace, bell) \
+                select host, pid, label, started - 1, namespace, bell from clients, n";
+    keeper.session.connection.execute(copy, [100]).unwrap();
+    keeper.sweep_after_others().unwrap();
+    assert_eq!(left(&keeper), 101, "few: left for the tick");
+    keeper.session.connection.execute(copy, [2]).unwrap();
+    keeper.sweep_after_others().unwrap();
+    assert_eq!(left(&keeper), 1, "the one that lives");
+}
+
 #[tokio::test]
 async fn examination_finds_a_sound_store() {
     let world = World::new();
