@@ -20,6 +20,8 @@ pub(super) struct OpenedFile {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
+    /// The process that opened it.
+    process: u32,
     /// In nanoseconds since boot.
     look_at: AtomicU64,
 }
@@ -30,11 +32,15 @@ impl OpenedFile {
         // Never opened: closing it would drop SQLite's locks.
         let file = fs::metadata(path).map_err(|_| replaced(path))?;
         let (path, identity) = (path.to_owned(), identity(&file));
-        Ok(Self { path, identity, look_at: AtomicU64::new(0) })
+        Ok(Self { path, identity, process: std::process::id(), look_at: AtomicU64::new(0) })
     }
 
-    /// Looks now and then whether others who open the path still meet us there.
+    /// Whether it may be used by this process, and, now and then, whether others who
+    /// open the path still meet us there.
     pub(super) fn check(&self, now: Moment) -> Result<()> {
+        if self.process != std::process::id() {
+            return Err(forked(&self.path));
+        }
         if now < Moment::from_nanos(self.look_at.load(Ordering::Relaxed)) {
             return Ok(());
         }
@@ -77,4 +83,28 @@ fn replaced(path: &Path) -> Error {
         path.display()
     );
     Error::new(ErrorKind::Unusable, message)
+}
+
+/// A child inherits the descriptors, but neither SQLite's locks nor the threads.
+fn forked(path: &Path) -> Error {
+    let message = format!(
+        "this process was forked after it opened {}; open the store after the fork",
+        path.display()
+    );
+    Error::new(ErrorKind::Refused, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_may_not_use_what_its_parent_opened() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let opened = OpenedFile::new(file.path()).unwrap();
+        opened.check(Moment::from_nanos(1)).unwrap();
+        let inherited = OpenedFile { process: std::process::id() + 1, ..opened };
+        let error = inherited.check(Moment::from_nanos(1)).unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Refused);
+    }
 }
