@@ -247,9 +247,9 @@ impl Backend for SqliteStore {
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
-        // May be long: not on an async thread.
-        self.reply(Operation::List, None, usize::MAX, move |session| {
-            inspect::list(session, &prefix)
+        Box::pin(async move {
+            let listed = self.run_aside(move |session| inspect::list(session, &prefix)).await;
+            listed.map_err(|error| describe(error, Operation::List, None))
         })
     }
 
@@ -261,8 +261,9 @@ impl Backend for SqliteStore {
 
     fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
         let path = self.path.clone();
-        self.reply(Operation::Examine, None, usize::MAX, move |session| {
-            examine::examine(session, &path)
+        Box::pin(async move {
+            let found = self.run_aside(move |session| examine::examine(session, &path)).await;
+            found.map_err(|error| describe(error, Operation::Examine, None))
         })
     }
 
