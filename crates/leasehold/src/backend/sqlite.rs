@@ -81,10 +81,13 @@ impl SqliteStore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Refused`] where it would not be safe: a shared file system, another
-    /// application's database. [`ErrorKind::Unusable`] for a file that is damaged, not
+    /// [`ErrorKind::Refused`] where it would not be safe: a shared file system, a file with
+    /// hard links, another application's database. [`ErrorKind::Unusable`] for a file that is damaged, not
     /// writable, or of a newer version. [`ErrorKind::Unavailable`] when the disk is full
     /// or another process blocks it. Nothing is lost by any of them.
+    ///
+    /// Later requests fail as `Unusable` once the file was removed or replaced (noticed
+    /// within a second), and as `Refused` in a child that was forked after this.
     pub fn open(path: &Path, clock: Clock) -> Result<Arc<Self>> {
         let boot = process::boot_id().map_err(|error| {
             let message = format!("cannot read the kernel's boot id: {error}; is /proc mounted?");

@@ -65,7 +65,7 @@ pub(super) fn refuse_second_name(path: &Path) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "{} has {names} names (hard links), and SQLite would damage it by way of the others; \
+        "{} has {names} names (hard links), and would be damaged by way of the others; \
          remove them, or copy the file while no process uses it",
         path.display()
     );

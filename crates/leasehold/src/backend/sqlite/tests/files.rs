@@ -142,8 +142,8 @@ async fn a_file_that_was_removed_or_replaced_is_noticed() {
 }
 
 /// SQLite keeps the log beside the name: two names, two logs, one damaged file.
-#[test]
-fn a_file_with_a_second_name_is_refused() {
+#[tokio::test]
+async fn a_file_with_a_second_name_is_refused() {
     let world = World::new();
     let store = world.open();
     let second = world.folder.path().join("second.db");
@@ -152,8 +152,9 @@ fn a_file_with_a_second_name_is_refused() {
     assert_eq!(*error.kind(), ErrorKind::Refused);
     assert!(error.to_string().contains("hard link"), "{error}");
     assert!(!beside(&second, "-wal").exists(), "refused before SQLite touched it");
+    let findings = store.clone().examine().await.unwrap();
+    assert!(findings.iter().any(|finding| finding.severity == Severity::Unsafe), "{findings:?}");
     fs::remove_file(second).unwrap();
-    drop(store);
     world.open();
 }
 
