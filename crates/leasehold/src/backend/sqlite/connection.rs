@@ -13,6 +13,7 @@ use super::bell::Ring;
 use super::error::Fault;
 use super::housekeeping::Chores;
 use super::process::Viewer;
+use super::schema;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::holder::Holder;
@@ -149,15 +150,26 @@ impl SqliteStore {
                 }
             }
         }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return self.persevere(work);
-        };
-        let store = self.clone();
-        runtime.spawn_blocking(move || store.persevere(work)).await.unwrap_or_else(|failure| {
-            let error = Error::new(ErrorKind::NoRuntime, "the runtime was shut down meanwhile");
-            // A blocking task is only cancelled before it begins.
-            Err(if failure.is_cancelled() { error } else { error.outcome_unknown() })
+        on_a_blocking_thread(move || self.persevere(work)).await
+    }
+
+    /// Runs what may take long, on a connection of its own, so that no lease waits for it.
+    pub(super) async fn run_aside<T, W>(self: Arc<Self>, mut work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: FnMut(&mut Session) -> Result<T, Fault> + Send + 'static,
+    {
+        on_a_blocking_thread(move || {
+            self.file.check(self.clock.now())?;
+            insist(|| {
+                let connection = schema::connect(&self.path)?;
+                let (clock, viewer) = (self.clock.clone(), self.viewer.clone());
+                // It only looks, and so needs no bell.
+                work(&mut Session::new(connection, clock, viewer, "", self.chores.clone()))
+            })
+            .map_err(|fault| fault.into_error(&self.path))
         })
+        .await
     }
 
     /// Runs a request to its end on this thread, waiting for others.
@@ -177,6 +189,9 @@ impl SqliteStore {
         work: &mut impl FnMut(&mut Session) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         let mut session = self.session.try_lock().ok_or(Fault::Busy)?;
+        self.file.check(self.clock.now())?;
+        // What a panic left open would swallow a statement that commits by itself.
+        session.undo();
         let done = work(&mut session);
         let rings = std::mem::take(&mut session.rings);
         drop(session);
@@ -185,6 +200,20 @@ impl SqliteStore {
         }
         done
     }
+}
+
+/// Runs `work` where it may block; on this thread if there is no runtime.
+async fn on_a_blocking_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        return work();
+    };
+    runtime.spawn_blocking(work).await.unwrap_or_else(|failure| {
+        let error = Error::new(ErrorKind::NoRuntime, "the runtime was shut down meanwhile");
+        // A blocking task is only cancelled before it begins.
+        Err(if failure.is_cancelled() { error } else { error.outcome_unknown() })
+    })
 }
 
 /// Repeats `work` while others are in the way, with short and jittered pauses.

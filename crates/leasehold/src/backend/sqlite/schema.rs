@@ -45,6 +45,14 @@ pub(super) fn connect(path: &Path) -> Result<Connection, Fault> {
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
+    // SQLite falls back to reading, and the first acquire would find out.
+    if connection.is_readonly("main")? {
+        let message = format!(
+            "{} cannot be opened for writing; file and directory must be writable for this user",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::Unusable, message).into());
+    }
     connection.busy_timeout(Duration::ZERO)?;
     connection.set_prepared_statement_cache_capacity(64);
     // A checkpoint calls fsync: it belongs to the housekeeping thread.
