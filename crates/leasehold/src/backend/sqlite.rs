@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use self::bell::Bells;
 use self::connection::Session;
@@ -70,6 +71,8 @@ pub struct SqliteStore {
     clock: Clock,
     viewer: Viewer,
     session: Mutex<Session>,
+    /// Who may wait for the connection on a blocking thread.
+    turns: Arc<Semaphore>,
     bells: Bells,
     chores: Arc<Chores>,
 }
@@ -143,7 +146,17 @@ impl SqliteStore {
         let keeper = Keeper { session: session(second), bells: folder };
         housekeeping::start(keeper).map_err(unusable)?;
         let session = Mutex::new(session(connection));
-        Ok(Arc::new(Self { path: path.clone(), file, clock, viewer, session, bells, chores }))
+        let turns = Arc::new(Semaphore::new(connection::BLOCKING_THREADS));
+        Ok(Arc::new(Self {
+            path: path.clone(),
+            file,
+            clock,
+            viewer,
+            session,
+            turns,
+            bells,
+            chores,
+        }))
     }
 
     /// Runs a request, and says in its error what was asked.

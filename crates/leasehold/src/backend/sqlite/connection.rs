@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{CachedStatement, Connection};
 
@@ -26,6 +26,11 @@ const INLINE_ATTEMPTS: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 const PATIENCE: Duration = Duration::from_secs(5);
+/// For a request that waited for its blocking thread until its patience was over.
+const LAST_PATIENCE: Duration = Duration::from_millis(10);
+/// Requests of one store take turns on its connection: more threads would only wait, and
+/// a thousand waiters' heartbeats would take all that the runtime has.
+pub(super) const BLOCKING_THREADS: usize = 4;
 
 /// The work connection, and what this process knows of the database.
 pub(super) struct Session {
@@ -150,7 +155,13 @@ impl SqliteStore {
                 }
             }
         }
-        on_a_blocking_thread(move || self.persevere(work)).await
+        let asked = Instant::now();
+        let turn = self.turns.clone().acquire_owned().await;
+        on_a_blocking_thread(move || {
+            let _turn = turn;
+            self.persevere(PATIENCE.saturating_sub(asked.elapsed()).max(LAST_PATIENCE), work)
+        })
+        .await
     }
 
     /// Runs what may take long, on a connection of its own, so that no lease waits for it.
@@ -173,8 +184,12 @@ impl SqliteStore {
     }
 
     /// Runs a request to its end on this thread, waiting for others.
-    fn persevere<T>(&self, mut work: impl FnMut(&mut Session) -> Result<T, Fault>) -> Result<T> {
-        insist(|| match self.attempt(&mut work) {
+    fn persevere<T>(
+        &self,
+        patience: Duration,
+        mut work: impl FnMut(&mut Session) -> Result<T, Fault>,
+    ) -> Result<T> {
+        insist_for(patience, || match self.attempt(&mut work) {
             Err(Fault::Ceiling(token)) => {
                 self.session.lock().raise_ceiling(token)?;
                 self.attempt(&mut work)
@@ -217,11 +232,18 @@ async fn on_a_blocking_thread<T: Send + 'static>(
 }
 
 /// Repeats `work` while others are in the way, with short and jittered pauses.
-pub(super) fn insist<T>(mut work: impl FnMut() -> Result<T, Fault>) -> Result<T, Fault> {
+pub(super) fn insist<T>(work: impl FnMut() -> Result<T, Fault>) -> Result<T, Fault> {
+    insist_for(PATIENCE, work)
+}
+
+fn insist_for<T>(
+    patience: Duration,
+    mut work: impl FnMut() -> Result<T, Fault>,
+) -> Result<T, Fault> {
     let (mut waited, mut longest) = (Duration::ZERO, FIRST_PAUSE);
     loop {
         match work() {
-            Err(Fault::Busy | Fault::Ceiling(_)) if waited < PATIENCE => {
+            Err(Fault::Busy | Fault::Ceiling(_)) if waited < patience => {
                 let pause = longest.mul_f64(0.5 + fastrand::f64() / 2.0);
                 std::thread::sleep(pause);
                 waited += pause;

@@ -219,6 +219,27 @@ async fn a_process_that_blocks_for_long_is_an_error_that_can_be_retried() {
     take(&store, &claim("a")).await;
 }
 
+/// A thousand waiters whose heartbeats cannot be written must not stop the application.
+#[test]
+fn requests_that_are_blocked_leave_threads_to_others() {
+    let world = World::new();
+    let store = world.open();
+    let blocker = Connection::open(world.path()).unwrap();
+    blocker.execute_batch("begin immediate").unwrap();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.max_blocking_threads(8).build().unwrap().block_on(async {
+        let ask = |i| tokio::spawn(store.clone().acquire(vec![claim(&format!("{i}"))]));
+        let asked: Vec<_> = (0..32).map(ask).collect();
+        tokio::task::yield_now().await;
+        tokio::task::spawn_blocking(|| ()).await.unwrap();
+        assert!(asked.iter().all(|asked| !asked.is_finished()), "done before they gave up");
+        blocker.execute_batch("rollback").unwrap();
+        for asked in asked {
+            assert!(matches!(asked.await.unwrap().unwrap()[0], Verdict::Granted(_)));
+        }
+    });
+}
+
 #[test]
 fn works_without_a_runtime_where_nothing_is_waited_for() {
     let world = World::new();
