@@ -70,9 +70,9 @@ pub struct SqliteStore {
     file: OpenedFile,
     clock: Clock,
     viewer: Viewer,
-    session: Mutex<Session>,
-    /// Who may wait for the connection on a blocking thread.
+    /// Requests of this store take turns, without blocking a thread.
     turns: Arc<Semaphore>,
+    session: Mutex<Session>,
     bells: Bells,
     chores: Arc<Chores>,
 }
@@ -145,15 +145,14 @@ impl SqliteStore {
         let second = connection::insist(|| schema::connect(path)).map_err(explain)?;
         let keeper = Keeper { session: session(second), bells: folder };
         housekeeping::start(keeper).map_err(unusable)?;
-        let session = Mutex::new(session(connection));
-        let turns = Arc::new(Semaphore::new(connection::BLOCKING_THREADS));
+        let (turns, session) = (Arc::new(Semaphore::new(1)), Mutex::new(session(connection)));
         Ok(Arc::new(Self {
             path: path.clone(),
             file,
             clock,
             viewer,
-            session,
             turns,
+            session,
             bells,
             chores,
         }))

@@ -28,9 +28,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// For a request that waited for its blocking thread until its patience was over.
 const LAST_PATIENCE: Duration = Duration::from_millis(10);
-/// Requests of one store take turns on its connection: more threads would only wait, and
-/// a thousand waiters' heartbeats would take all that the runtime has.
-pub(super) const BLOCKING_THREADS: usize = 4;
 
 /// The work connection, and what this process knows of the database.
 pub(super) struct Session {
@@ -145,6 +142,10 @@ impl SqliteStore {
         T: Send + 'static,
         W: FnMut(&mut Session) -> Result<T, Fault> + Send + 'static,
     {
+        // The semaphore is never closed. The turn goes along to the blocking thread, which
+        // goes on even if this future is dropped.
+        let asked = Instant::now();
+        let turn = self.turns.clone().acquire_owned().await;
         if items <= INLINE_ITEMS {
             for attempt in 0..INLINE_ATTEMPTS {
                 match self.attempt(&mut work) {
@@ -155,8 +156,6 @@ impl SqliteStore {
                 }
             }
         }
-        let asked = Instant::now();
-        let turn = self.turns.clone().acquire_owned().await;
         on_a_blocking_thread(move || {
             let _turn = turn;
             self.persevere(PATIENCE.saturating_sub(asked.elapsed()).max(LAST_PATIENCE), work)
