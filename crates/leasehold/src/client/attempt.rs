@@ -142,10 +142,7 @@ impl<'a> Attempt<'a> {
             let again = self.trace == Trace::Place;
             self.trace = Trace::Unknown;
             let error = match self.client.claims.send(self.claim.clone()).await {
-                Ok(verdict) => {
-                    self.heard = self.client.now();
-                    return Ok(verdict);
-                }
+                Ok(verdict) => return Ok(verdict),
                 Err(error) => error,
             };
             if error.outcome() == Outcome::NotApplied {
@@ -205,6 +202,7 @@ impl<'a> Attempt<'a> {
     /// Waits in line; `None` when it is time to ask again.
     async fn wait(&mut self, by: Option<HeldBy>) -> Option<Grant> {
         self.trace = Trace::Place;
+        self.heard = self.client.now();
         if self.waits_for.is_none() {
             self.announce(EventKind::Waiting(by.clone()));
         }
@@ -298,9 +296,12 @@ impl<'a> Attempt<'a> {
     fn succeed(mut self, grant: Grant) -> Lease {
         self.over = true;
         self.trace = Trace::None;
-        self.announce(EventKind::Granted { token: grant.token, waited: self.waited() });
+        let now = self.client.now();
+        let waited = self.asked.until(now);
+        self.announce(EventKind::Granted { token: grant.token, waited });
         let hold = self.claim.hold(grant.token);
-        let tenure = Arc::new(Tenure::new(&self.client.context, hold, &grant, self.terms));
+        let tenure = Tenure::new(&self.client.context, hold, &grant, self.terms, now);
+        let tenure = Arc::new(tenure);
         let place = self.client.keeper.keep(tenure.clone(), grant.proof);
         Lease::new(self.client.clone(), tenure, place, self.stray_claim)
     }

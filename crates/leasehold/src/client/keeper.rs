@@ -24,6 +24,9 @@ const FINEST: Duration = Duration::from_millis(1);
 /// The coarsest: a renewal comes at most this much early.
 const COARSEST: Duration = Duration::from_millis(250);
 
+/// How many leases are looked at under one lock.
+const AT_ONCE: usize = 2048;
+
 #[derive(Debug)]
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
@@ -147,13 +150,20 @@ impl Shared {
         }
     }
 
-    /// Fires what is over, renews what is due, schedules the rest.
+    /// Fires what is over, renews what is due, schedules the rest. In portions, so that
+    /// a million leases neither hold the lock for long nor need room at once.
     fn look_at_due(self: &Arc<Self>, now: Moment) {
+        while self.look_at_some(now) == AT_ONCE {}
+    }
+
+    /// One portion; how many were due.
+    fn look_at_some(self: &Arc<Self>, now: Moment) -> usize {
         let mut renewals = Vec::new();
         let mut losses = Vec::new();
-        {
+        let due = {
             let mut schedule = self.schedule.lock();
-            for place in schedule.take_due(now) {
+            let due = schedule.take_due(now, AT_ONCE);
+            for &place in &due {
                 let Some(entry) = schedule.entry(place) else { continue };
                 let tenure = entry.tenure.clone();
                 match tenure.due(&self.context, now, entry.renew_at) {
@@ -170,7 +180,8 @@ impl Shared {
                     }
                 }
             }
-        }
+            due.len()
+        };
         for (tenure, loss) in losses {
             tenure.tell(&self.context, loss);
         }
@@ -178,6 +189,7 @@ impl Shared {
             let shared = self.clone();
             self.context.runtime.spawn(async move { shared.renew(due).await });
         }
+        due
     }
 
     fn question(&self, place: Place, tenure: Arc<Tenure>, why: Why) -> Due {
@@ -188,20 +200,18 @@ impl Shared {
     /// What may travel together: as much as the store takes, and only leases that can
     /// wait about as long for the answer.
     fn batches(&self, renewals: Vec<Due>) -> Vec<Vec<Due>> {
-        let batch = self.context.backend.limits().batch.max(1);
+        let most = self.context.backend.limits().batch.max(1);
         let mut by_limit: HashMap<u32, Vec<Due>> = HashMap::new();
-        for due in renewals {
-            let micros = due.question.limit.as_micros().max(1);
-            by_limit.entry(micros.ilog2()).or_default().push(due);
-        }
         let mut batches = Vec::new();
-        for mut alike in by_limit.into_values() {
-            while alike.len() > batch {
-                let rest = alike.split_off(batch);
-                batches.push(std::mem::replace(&mut alike, rest));
+        for due in renewals {
+            let alike = due.question.limit.as_micros().max(1).ilog2();
+            let batch = by_limit.entry(alike).or_default();
+            batch.push(due);
+            if batch.len() == most {
+                batches.push(std::mem::take(batch));
             }
-            batches.push(alike);
         }
+        batches.extend(by_limit.into_values().filter(|batch| !batch.is_empty()));
         batches
     }
 

@@ -23,6 +23,7 @@ pub(crate) struct Releasing {
     stray_claim: bool,
     /// An attempt went out before the deadline and its answer was lost.
     may_be_done: bool,
+    sent: bool,
     over: bool,
 }
 
@@ -33,7 +34,7 @@ impl Releasing {
         deadline: Moment,
         stray_claim: bool,
     ) -> Self {
-        Self { client, tenure, deadline, stray_claim, may_be_done: false, over: false }
+        Self { client, tenure, deadline, stray_claim, may_be_done: false, sent: false, over: false }
     }
 
     /// Sends it, again if the answer is lost, and tells how it ended.
@@ -81,7 +82,8 @@ impl Releasing {
 
     /// Sends it once; the verdict, or `None` without an answer.
     async fn once(&mut self) -> Option<Result<()>> {
-        let in_time = self.client.now() < self.deadline;
+        // The first attempt follows the look at the clock that made it possible.
+        let in_time = !std::mem::replace(&mut self.sent, true) || self.client.now() < self.deadline;
         let released = match self.client.releases.send(self.tenure.hold()).await {
             Ok(Release::Released) => true,
             // Our own lost answer: it was there, and we gave it back.
@@ -125,6 +127,7 @@ impl Drop for Releasing {
             let (client, tenure) = (self.client.clone(), self.tenure.clone());
             let mut rest = Self::new(client, tenure, self.deadline, self.stray_claim);
             rest.may_be_done = self.may_be_done;
+            rest.sent = self.sent;
             rest.in_background();
         }
     }

@@ -92,9 +92,14 @@ pub(crate) struct Question {
 
 impl Tenure {
     /// A lease from its grant.
-    pub(crate) fn new(context: &Context, hold: Hold, grant: &Grant, terms: &Terms) -> Self {
+    pub(crate) fn new(
+        context: &Context,
+        hold: Hold,
+        grant: &Grant,
+        terms: &Terms,
+        now: Moment,
+    ) -> Self {
         let deadline = deadline(context, grant.proof);
-        let now = context.clock.now();
         Self {
             name: hold.name,
             owner: hold.owner,
