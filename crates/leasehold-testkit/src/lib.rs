@@ -4,6 +4,7 @@
 //! * [`link`]: the way between a client and its store, where requests and replies
 //!   are lost, held back and delivered late
 //! * [`conformance`]: every property of the lease contract as a case
+//! * [`processes`]: the cases that need processes, through the real command
 //! * [`mutants`]: stores and cores that are wrong on purpose, which the cases must reject
 //!
 //! A new store implements [`world::StoreUnderTest`], is added to [`stores::open`]
@@ -12,5 +13,6 @@
 pub mod conformance;
 pub mod link;
 pub mod mutants;
+pub mod processes;
 pub mod stores;
 pub mod world;

@@ -158,7 +158,8 @@ impl Lease {
         let held = info.as_ref().and_then(|info| info.lease.as_ref());
         if held.and_then(|lease| lease.owner) == Some(self.owner()) {
             // It is there: that lifts doubt, but proves nothing about how long it stays.
-            self.tenure.proved(context, Proof { at, valid_for: Duration::ZERO }, false);
+            let proof = Proof { at, valid_for: Duration::ZERO };
+            self.tenure.proved(context, proof, false, self.client.now());
         } else {
             let forced = info.as_ref().and_then(|info| info.forced.as_ref());
             let reason = match forced.filter(|forced| forced.token == self.token()) {

@@ -103,7 +103,8 @@ impl Keeper {
 
     /// Renews one lease now, for a caller that waits for the verdict.
     pub(crate) async fn renew_now(&self, place: Place, tenure: &Arc<Tenure>) -> Result<()> {
-        let due = self.shared.question(place, tenure.clone(), Why::Asked);
+        let now = self.shared.context.clock.now();
+        let due = self.shared.question(place, tenure.clone(), Why::Asked, now);
         self.shared.renew(vec![due]).await.map_or(Ok(()), Err)
     }
 }
@@ -170,7 +171,7 @@ impl Shared {
                     Next::Over(loss) => losses.push((tenure, loss)),
                     Next::At(moment) => schedule.look_at(place, moment),
                     Next::Renew => {
-                        let due = self.question(place, tenure, Why::Kept);
+                        let due = self.question(place, tenure, Why::Kept, now);
                         // The answer, or the lack of one, arranges what comes next.
                         if let Some(entry) = schedule.get_mut(place, &due.tenure) {
                             entry.renew_at = Moment::NEVER;
@@ -192,8 +193,8 @@ impl Shared {
         due
     }
 
-    fn question(&self, place: Place, tenure: Arc<Tenure>, why: Why) -> Due {
-        let question = tenure.question(&self.context);
+    fn question(&self, place: Place, tenure: Arc<Tenure>, why: Why, now: Moment) -> Due {
+        let question = tenure.question(&self.context, now);
         Due { place, tenure, question, why }
     }
 
@@ -236,12 +237,22 @@ impl Shared {
     fn tell_all(&self, due: &[Due], answer: Result<Vec<Renewal>>) -> Option<Error> {
         match answer {
             Ok(verdicts) => {
-                let told = due.iter().zip(verdicts).map(|(due, verdict)| self.tell(due, verdict));
-                told.filter_map(Result::err).last()
+                let now = self.context.clock.now();
+                let mut failure = None;
+                let told = due.iter().zip(verdicts).filter_map(|(due, verdict)| {
+                    let told = self.tell(due, verdict, now);
+                    told.map_err(|error| failure = Some(error)).ok().map(|renew_at| (due, renew_at))
+                });
+                self.reschedule(told.collect());
+                failure
             }
             Err(error) => {
                 if !self.context.failpoints.skips(Point::FallIntoDoubt) {
-                    due.iter().for_each(|due| self.doubt(due, &error));
+                    let doubted = due.iter().filter_map(|due| {
+                        let again = due.tenure.doubted(&self.context, due.question, error.clone());
+                        again.map(|again| (due, again))
+                    });
+                    self.reschedule(doubted.collect());
                 }
                 Some(error)
             }
@@ -270,16 +281,15 @@ impl Shared {
         }
     }
 
-    fn tell(&self, due: &Due, verdict: Renewal) -> Result<()> {
+    /// Tells one lease its verdict; when to renew it next.
+    fn tell(&self, due: &Due, verdict: Renewal, now: Moment) -> Result<Moment> {
         let tenure = &due.tenure;
         match verdict {
             Renewal::Renewed(proof) => {
                 // The term of a lease that is not renewed stays what it was.
                 let extends = tenure.is_renewed() || due.why == Why::Asked;
-                tenure.proved(&self.context, proof, extends);
-                let renew_at = brought_together(tenure.renewal_after(proof), tenure.ttl());
-                self.reschedule(due, renew_at);
-                Ok(())
+                tenure.proved(&self.context, proof, extends, now);
+                Ok(brought_together(tenure.renewal_after(proof), tenure.ttl()))
             }
             Renewal::NotYours(reason) => {
                 if !self.context.failpoints.skips(Point::BelieveNotYours) {
@@ -290,22 +300,19 @@ impl Shared {
         }
     }
 
-    fn doubt(&self, due: &Due, error: &Error) {
-        let again = due.tenure.doubted(&self.context, due.question, error.clone());
-        if let Some(again) = again {
-            self.reschedule(due, again);
-        }
-    }
-
-    fn reschedule(&self, due: &Due, renew_at: Moment) {
-        let look_at = renew_at.min(due.tenure.deadline());
+    fn reschedule(&self, renewals: Vec<(&Due, Moment)>) {
+        let mut earliest = Moment::NEVER;
         let mut schedule = self.schedule.lock();
-        if let Some(entry) = schedule.get_mut(due.place, &due.tenure) {
-            entry.renew_at = renew_at;
-            schedule.look_at(due.place, look_at);
-            drop(schedule);
-            self.wake_by(look_at);
+        for (due, renew_at) in renewals {
+            let look_at = renew_at.min(due.tenure.deadline());
+            if let Some(entry) = schedule.get_mut(due.place, &due.tenure) {
+                entry.renew_at = renew_at;
+                schedule.look_at(due.place, look_at);
+                earliest = earliest.min(look_at);
+            }
         }
+        drop(schedule);
+        self.wake_by(earliest);
     }
 
     /// Renews at once what the store hints at.
@@ -317,6 +324,7 @@ impl Shared {
                 self.context.clock.sleep(COARSEST).await;
                 continue;
             };
+            let now = self.context.clock.now();
             let suspects: Vec<Due> = {
                 let schedule = self.schedule.lock();
                 let suspect = |tenure: &Tenure| match hint {
@@ -325,7 +333,7 @@ impl Shared {
                 };
                 let suspects = schedule.places().filter(|(_, entry)| suspect(&entry.tenure));
                 let asked = |(place, entry): (Place, &super::schedule::Entry)| {
-                    self.question(place, entry.tenure.clone(), Why::Kept)
+                    self.question(place, entry.tenure.clone(), Why::Kept, now)
                 };
                 suspects.map(asked).collect()
             };

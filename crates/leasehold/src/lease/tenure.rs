@@ -227,19 +227,19 @@ impl Tenure {
     }
 
     /// A question that is about to be sent.
-    pub(crate) fn question(&self, context: &Context) -> Question {
+    pub(crate) fn question(&self, context: &Context, now: Moment) -> Question {
         const SHORTEST: Duration = Duration::from_millis(1);
         let life = self.life.lock();
-        let left = context.clock.now().until(life.deadline);
+        let left = now.until(life.deadline);
         let limit = context.request_timeout.min(self.ttl / 6).min(left / 3).max(SHORTEST);
         Question { proofs: life.proofs, limit }
     }
 
     /// The store proved it. The last word unless it is already over: a loss is final.
     /// Without `extends` the term stays what it was, and only doubt is lifted.
-    pub(crate) fn proved(&self, context: &Context, proof: Proof, extends: bool) {
+    pub(crate) fn proved(&self, context: &Context, proof: Proof, extends: bool, now: Moment) {
         let mut life = self.life.lock();
-        let loss = self.compare(&mut life, context.clock.now());
+        let loss = self.compare(&mut life, now);
         let proved_again = matches!(life.phase, Phase::Doubtful);
         let alive = proved_again || matches!(life.phase, Phase::Held);
         if alive {

@@ -90,40 +90,14 @@ impl Meter {
     }
 
     pub(crate) fn count(&self, name: &Name, kind: &EventKind) {
-        let class = self.class(name);
-        match kind {
-            EventKind::Asked => class.attempts.increment(1),
-            EventKind::Waiting(_) => class.contended.increment(1),
-            EventKind::Granted { waited, .. } => {
-                class.acquired.increment(1);
-                class.acquire_seconds.record(*waited);
-                class.held.increment(1);
-            }
-            EventKind::Renewed => class.renewals_ok.increment(1),
-            EventKind::Doubtful(_) => class.renewals_failed.increment(1),
-            EventKind::Lost(loss) => {
-                class.lost(&loss.reason).increment(1);
-                class.hold_seconds.record(loss.held);
-                class.held.decrement(1);
-            }
-            EventKind::Released { held } => {
-                class.hold_seconds.record(*held);
-                class.held.decrement(1);
-            }
-            EventKind::Forced(_) => class.forced.increment(1),
-            EventKind::Refused { why: Refusal::Held(_), .. } => class.refused_held.increment(1),
-            EventKind::Refused { why: Refusal::Failed(_), .. } => class.refused_failed.increment(1),
-            EventKind::Refused { why: Refusal::Cancelled, .. } => {
-                class.refused_cancelled.increment(1);
-            }
-        }
-    }
-
-    fn class(&self, name: &Name) -> Arc<Class> {
         let label = name.as_str().split_once(':').map_or(OTHER, |(class, _)| class);
         if let Some(class) = self.classes.read().get(label) {
-            return class.clone();
+            return class.count(kind);
         }
+        self.class(label).count(kind);
+    }
+
+    fn class(&self, label: &str) -> Arc<Class> {
         let mut classes = self.classes.write();
         let label = if classes.len() < MOST_CLASSES { label } else { OTHER };
         let new = || Arc::new(Class::new(self.store, label));
@@ -132,6 +106,35 @@ impl Meter {
 }
 
 impl Class {
+    fn count(&self, kind: &EventKind) {
+        match kind {
+            EventKind::Asked => self.attempts.increment(1),
+            EventKind::Waiting(_) => self.contended.increment(1),
+            EventKind::Granted { waited, .. } => {
+                self.acquired.increment(1);
+                self.acquire_seconds.record(*waited);
+                self.held.increment(1);
+            }
+            EventKind::Renewed => self.renewals_ok.increment(1),
+            EventKind::Doubtful(_) => self.renewals_failed.increment(1),
+            EventKind::Lost(loss) => {
+                self.lost(&loss.reason).increment(1);
+                self.hold_seconds.record(loss.held);
+                self.held.decrement(1);
+            }
+            EventKind::Released { held } => {
+                self.hold_seconds.record(*held);
+                self.held.decrement(1);
+            }
+            EventKind::Forced(_) => self.forced.increment(1),
+            EventKind::Refused { why: Refusal::Held(_), .. } => self.refused_held.increment(1),
+            EventKind::Refused { why: Refusal::Failed(_), .. } => self.refused_failed.increment(1),
+            EventKind::Refused { why: Refusal::Cancelled, .. } => {
+                self.refused_cancelled.increment(1);
+            }
+        }
+    }
+
     fn new(store: &'static str, class: &str) -> Self {
         let labels = [("store", store.to_owned()), ("class", class.to_owned())];
         let refused = |why| {

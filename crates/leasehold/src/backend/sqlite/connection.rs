@@ -24,7 +24,7 @@ const INLINE_ITEMS: usize = 64;
 /// Another's transaction is over in microseconds: look again so often before hopping.
 const INLINE_ATTEMPTS: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
-const LONGEST_PAUSE: Duration = Duration::from_millis(4);
+const LONGEST_PAUSE: Duration = Duration::from_micros(500);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// For a request that waited for its blocking thread until its patience was over.
 const LAST_PATIENCE: Duration = Duration::from_millis(10);
@@ -209,8 +209,14 @@ impl SqliteStore {
         let done = work(&mut session);
         let rings = std::mem::take(&mut session.rings);
         drop(session);
+        let rang = !rings.is_empty();
         for ring in rings {
             self.bells.ring(&ring);
+        }
+        if rang {
+            // The kernel likes to wake a process on the processor of whoever woke it:
+            // let it begin, instead of waiting until we are done with what comes next.
+            std::thread::yield_now();
         }
         done
     }

@@ -3,6 +3,7 @@
 //! time. Cannot see is not gone.
 
 use std::fs;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
@@ -105,7 +106,10 @@ struct Stat {
 
 impl Stat {
     fn of(pid: u32) -> Option<Self> {
-        Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+        // One read: the kernel makes the line anew for each. It is a few hundred bytes.
+        let mut line = [0; 2048];
+        let length = fs::File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut line).ok()?;
+        Self::parse(&line[..length])
     }
 
     /// The name in parentheses may contain anything, so count from the last one.

@@ -1,0 +1,36 @@
+//! The suite's cases with processes, on every store that reaches beyond one.
+
+use std::path::Path;
+
+use leasehold::StoreKind;
+use leasehold_testkit::processes::{self, Scene};
+
+/// How a folder becomes a store of this kind; `None` for one that ends with its process.
+/// No default arm: a new store has to say.
+fn url(kind: StoreKind) -> Option<fn(&Path) -> String> {
+    match kind {
+        StoreKind::Memory => None,
+        StoreKind::Sqlite => Some(|folder| format!("sqlite:{}/locks.db", folder.display())),
+    }
+}
+
+fn on_every_store(case: fn(&Scene)) {
+    for store in StoreKind::ALL.iter().filter_map(|kind| url(*kind)) {
+        case(&Scene::new(env!("CARGO_BIN_EXE_leasehold"), store));
+    }
+}
+
+#[test]
+fn a_killed_holder_is_replaced_at_once() {
+    on_every_store(processes::a_killed_holder_is_replaced_at_once);
+}
+
+#[test]
+fn a_stopped_holder_is_replaced_and_told() {
+    on_every_store(processes::a_stopped_holder_is_replaced_and_told);
+}
+
+#[test]
+fn no_increment_is_lost() {
+    on_every_store(processes::no_increment_is_lost);
+}
