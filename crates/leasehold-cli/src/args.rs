@@ -19,8 +19,6 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Run),
-    #[command(name = "__exec", hide = true)]
-    Exec(Exec),
 }
 
 const EXAMPLE: &str = "\
@@ -114,21 +112,6 @@ pub(crate) struct Run {
 
     /// The command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
-    pub(crate) command: Vec<OsString>,
-}
-
-/// What the trampoline needs; see [`trampoline`](crate::trampoline).
-#[derive(Debug, Args)]
-pub(crate) struct Exec {
-    /// The supervisor that must still be there.
-    #[arg(long)]
-    pub(crate) parent: i32,
-
-    /// Wait until the terminal was given to this process group.
-    #[arg(long)]
-    pub(crate) terminal: bool,
-
-    #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
 }
 

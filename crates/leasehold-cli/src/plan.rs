@@ -9,6 +9,7 @@ use leasehold::{Lock, Locks, Name};
 
 use crate::args::Run;
 use crate::exit::{Failure, USAGE};
+use crate::program;
 
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
@@ -30,6 +31,9 @@ impl Plan {
     pub(crate) fn resolve(args: Run) -> Result<Self, Failure> {
         let name = Name::new(&args.name)
             .map_err(|invalid| Failure::new(USAGE, format!("{:?}: {invalid}", args.name)))?;
+        if let Some(program) = args.command.first() {
+            program::check(program)?;
+        }
         let wait = if args.no_wait { Some(Duration::ZERO) } else { args.wait };
         Ok(Self {
             grace: grace(&args)?,
@@ -98,7 +102,6 @@ mod tests {
         let words = ["leasehold", "run", "x"].into_iter().chain(line.split_whitespace());
         match Cli::try_parse_from(words.chain(["--", "/bin/true", "secret"])).unwrap().command {
             Command::Run(args) => Plan::resolve(args),
-            Command::Exec(_) => unreachable!("the line says run"),
         }
     }
 

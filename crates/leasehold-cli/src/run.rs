@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use crate::child::{Change, Child};
 use crate::course::{Course, Limits, Why};
 use crate::exit::{Failure, LOST, killed_by, tell};
+use crate::go::Go;
 use crate::plan::Plan;
 use crate::signals::Signals;
 use crate::terminal::{self, Terminal};
@@ -29,11 +30,16 @@ async fn hold_and_run(plan: &Plan) -> Result<u8, Failure> {
     let library = |error| Failure::from_library(&error, plan.held_code);
     let mut signals = Signals::listen().map_err(|error| Failure::broken("no signals", &error))?;
     let alarm = Clock::boot().alarm().map_err(|error| Failure::broken("no timer", &error))?;
-    let locks = leasehold::connect(&plan.store).label(plan.label()).await.map_err(library)?;
+    // Before the claim, which names the command's group.
+    let child = Child::prepare(&plan.command)
+        .map_err(|error| Failure::broken("cannot start a process", &error))?;
+    let connecting = leasehold::connect(&plan.store).label(plan.label());
+    let group = child.group().as_raw_nonzero().get().unsigned_abs();
+    let locks = connecting.process_group(group).await.map_err(library)?;
 
     let events = locks.events();
     let lease = acquire(plan, &locks, &mut signals).await?;
-    let ended = match Supervisor::start(plan, &lease, signals, alarm, events) {
+    let ended = match Supervisor::start(plan, &lease, child, signals, alarm, events) {
         Ok(supervisor) => supervisor.watch().await,
         Err(failure) => Err(failure),
     };
@@ -129,6 +135,7 @@ impl<'a> Supervisor<'a> {
     fn start(
         plan: &Plan,
         lease: &'a Lease,
+        mut child: Child,
         mut signals: Signals,
         alarm: Alarm,
         events: Events,
@@ -138,8 +145,9 @@ impl<'a> Supervisor<'a> {
         signals.also(Signal::TSTP).map_err(|error| Failure::broken("no signals", &error))?;
         let mut terminal = Terminal::open();
         let interactive = terminal.as_ref().is_some_and(Terminal::is_wanted);
-        let child = Child::spawn(&plan.command, lease, interactive)
-            .map_err(|error| Failure::broken("cannot start a process", &error))?;
+        child
+            .start(&Go::under(lease, interactive))
+            .map_err(|error| Failure::broken("the command's process is gone", &error))?;
         if let Some(terminal) = terminal.as_mut().filter(|_| interactive) {
             terminal.give(child.group());
         }

@@ -1,12 +1,13 @@
 //! Whether the process behind a lease is still there. *Gone* is only what we are
 //! sure of: same pid namespace, and no such process, a zombie, or another start
-//! time. Cannot see is not gone.
+//! time; and nothing left of its process group, where it named one. Cannot see is
+//! not gone.
 
 use std::fs;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process, test_kill_process_group};
 use tokio::io::unix::AsyncFd;
 
 use crate::readiness;
@@ -19,6 +20,8 @@ pub(super) struct Process {
     pub(super) started: Option<i64>,
     /// Its pid namespace; `None` if unknown.
     pub(super) namespace: Option<String>,
+    /// A process group that acts for it.
+    pub(super) group: Option<u32>,
 }
 
 /// From where we look: our own pid namespace, if `/proc` shows it.
@@ -44,11 +47,16 @@ impl Viewer {
     /// Describes the process with this pid, as seen now.
     pub(super) fn describe(&self, pid: u32) -> Process {
         let started = self.namespace.as_ref().and_then(|_| Stat::of(pid)).map(|stat| stat.started);
-        Process { pid, started, namespace: self.namespace.clone() }
+        Process { pid, started, namespace: self.namespace.clone(), group: None }
     }
 
-    /// Whether it certainly is not there any more.
+    /// Whether it certainly is not there any more, nor anything of its group.
     pub(super) fn is_gone(&self, process: &Process) -> bool {
+        self.has_ended(process) && process.group.is_none_or(group_is_gone)
+    }
+
+    /// Whether the process itself certainly is not there any more.
+    pub(super) fn has_ended(&self, process: &Process) -> bool {
         if self.me.as_ref() == Some(process) {
             return false;
         }
@@ -80,6 +88,13 @@ impl Viewer {
         let ours = self.namespace.is_some() && self.namespace == process.namespace;
         Pid::from_raw(i32::try_from(process.pid).ok()?).filter(|_| ours)
     }
+}
+
+/// Whether nothing is left of a process group of our own pid namespace. Its id may be
+/// another group's by now: then the lease's term decides.
+fn group_is_gone(group: u32) -> bool {
+    let group = i32::try_from(group).ok().and_then(Pid::from_raw);
+    group.is_some_and(|group| test_kill_process_group(group) == Err(Errno::SRCH))
 }
 
 /// Refuses a time namespace with a clock of its own: expiries are compared between processes.
@@ -177,5 +192,20 @@ mod tests {
         let elsewhere = Process { namespace: Some("pid:[1]".to_owned()), ..process.clone() };
         assert!(!viewer.is_gone(&elsewhere));
         assert!(!viewer.is_gone(&Process { started: None, ..process }));
+    }
+
+    #[test]
+    fn a_process_is_not_gone_while_its_group_is_not() {
+        use std::os::unix::process::CommandExt;
+        let viewer = Viewer::here();
+        let mut leader = sleeper();
+        let mut member = Command::new("sleep").arg("600").process_group(0).spawn().unwrap();
+        let process = Process { group: Some(member.id()), ..viewer.describe(leader.id()) };
+        leader.kill().unwrap();
+        leader.wait().unwrap();
+        assert!(viewer.has_ended(&process) && !viewer.is_gone(&process));
+        member.kill().unwrap();
+        member.wait().unwrap();
+        assert!(viewer.is_gone(&process));
     }
 }
