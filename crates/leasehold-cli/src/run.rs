@@ -13,6 +13,7 @@ use crate::go::Go;
 use crate::plan::Plan;
 use crate::signals::Signals;
 use crate::terminal::{self, Terminal};
+use crate::words;
 
 /// Runs the plan; the exit code, or why there is none of the command's own.
 pub(crate) fn run(plan: Plan) -> Result<u8, Failure> {
@@ -27,15 +28,14 @@ pub(crate) fn run(plan: Plan) -> Result<u8, Failure> {
 }
 
 async fn hold_and_run(plan: &Plan) -> Result<u8, Failure> {
-    let library = |error| Failure::from_library(&error, plan.held_code);
     let mut signals = Signals::listen().map_err(|error| Failure::broken("no signals", &error))?;
     let alarm = Clock::boot().alarm().map_err(|error| Failure::broken("no timer", &error))?;
     // Before the claim, which names the command's group.
     let child = Child::prepare(&plan.command)
         .map_err(|error| Failure::broken("cannot start a process", &error))?;
-    let connecting = leasehold::connect(&plan.store).label(plan.label());
     let group = child.group().as_raw_nonzero().get().unsigned_abs();
-    let locks = connecting.process_group(group).await.map_err(library)?;
+    let client = plan.store.client(plan.label()).process_group(group);
+    let locks = client.await.map_err(|error| Failure::from_library(&error, plan.held_code))?;
 
     let events = locks.events();
     let lease = acquire(plan, &locks, &mut signals).await?;
@@ -64,7 +64,8 @@ async fn acquire(plan: &Plan, locks: &Locks, signals: &mut Signals) -> Result<Le
                 }),
                 Some(event) = events.next(), if !told => {
                     if let EventKind::Waiting(by) = event.kind {
-                        tell(format_args!("waiting for {:?}, held by {}", plan.name, who(by.as_ref())));
+                        let by = words::held_by(by.as_ref());
+                        tell(format_args!("waiting for {:?}, held by {by}", plan.name));
                         told = true;
                     }
                 }
@@ -78,11 +79,8 @@ async fn acquire(plan: &Plan, locks: &Locks, signals: &mut Signals) -> Result<Le
 }
 
 fn held(plan: &Plan, by: Option<&HeldBy>) -> String {
-    format!("{:?} is held by {}; use --wait to wait (longer) for it", plan.name, who(by))
-}
-
-fn who(by: Option<&HeldBy>) -> String {
-    by.map_or_else(|| "another owner".to_owned(), HeldBy::to_string)
+    let by = words::held_by(by);
+    format!("{:?} is held by {by}; use --wait to wait (longer) for it", plan.name)
 }
 
 /// Gives the lock back; an error if it turns out that it was not held to the end.
