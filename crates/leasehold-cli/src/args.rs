@@ -46,7 +46,7 @@ pub(crate) struct OnStore {
     pub(crate) store: Option<String>,
 
     /// Refuse a store that promises less
-    #[arg(long, value_name = "LEVEL", env = "LEASEHOLD_REQUIRE")]
+    #[arg(long, value_name = "LEVEL", env = "LEASEHOLD_REQUIRE", hide_env_values = true)]
     pub(crate) require: Option<Require>,
 }
 

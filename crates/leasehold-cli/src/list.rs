@@ -1,7 +1,7 @@
 //! `leasehold ls`: who holds what.
 
-use leasehold::Locks;
 use leasehold::backend::LockInfo;
+use leasehold::{Holder, Locks};
 use serde::Serialize;
 
 use crate::args::List;
@@ -11,13 +11,14 @@ use crate::store::{Store, refused};
 use crate::table::{Column, table};
 use crate::{report, screen, words};
 
-const COLUMNS: [Column; 6] = [
+const COLUMNS: [Column; 7] = [
     Column { title: "LOCK", least: Some(12), rank: 0, number: false },
-    Column { title: "HOLDER", least: Some(16), rank: 1, number: false },
+    Column { title: "HOLDER", least: Some(14), rank: 1, number: false },
+    Column { title: "WHERE", least: Some(10), rank: 4, number: false },
     Column { title: "AGE", least: None, rank: 2, number: true },
     Column { title: "LEFT", least: None, rank: 3, number: true },
-    Column { title: "TOKEN", least: None, rank: 5, number: true },
-    Column { title: "WAITERS", least: None, rank: 4, number: true },
+    Column { title: "TOKEN", least: None, rank: 6, number: true },
+    Column { title: "WAITERS", least: None, rank: 5, number: true },
 ];
 
 #[derive(Debug, Serialize)]
@@ -52,9 +53,12 @@ fn row(info: &LockInfo) -> Vec<String> {
     let lease = info.lease.as_ref();
     let age = lease.and_then(|lease| lease.held_by.since?.elapsed().ok());
     let left = lease.and_then(|lease| lease.remaining);
+    let holder = lease.and_then(|lease| lease.held_by.holder.as_ref());
+    let place = |holder: &Holder| words::printable(&format!("{}@{}", holder.pid, holder.host));
     vec![
         words::printable(info.name.as_str()),
-        lease.map_or_else(unknown, |lease| words::holder(lease.held_by.holder.as_ref())),
+        holder.map_or_else(unknown, |holder| words::printable(&holder.label)),
+        holder.map_or_else(unknown, place),
         age.map_or_else(unknown, words::duration),
         left.map_or_else(unknown, words::duration),
         lease.and_then(|lease| lease.token).map_or_else(unknown, |token| token.to_string()),
