@@ -36,6 +36,7 @@ enum Fault {
     SwallowReply,
     LoseRequest,
     Refuse,
+    BadBatch,
     HoldReply(oneshot::Receiver<()>),
     HoldRequest { deliver: oneshot::Receiver<()>, delivered: oneshot::Sender<()> },
 }
@@ -139,7 +140,7 @@ impl Link {
             return Some(Fault::LoseRequest);
         }
         if state.batches_fail && names.len() > 1 {
-            return Some(Fault::Refuse);
+            return Some(Fault::BadBatch);
         }
         let orders = state.orders.get_mut(&operation)?;
         if orders.is_empty() { None } else { Some(orders.remove(0)) }
@@ -161,6 +162,9 @@ impl Link {
                         return std::future::pending().await;
                     }
                     reply
+                }
+                Some(Fault::BadBatch) => {
+                    Err(Error::new(ErrorKind::Invalid, "one of them is unknown"))
                 }
                 Some(Fault::Refuse) => Err(Error::new(ErrorKind::Unreachable, "refused")),
                 Some(Fault::LoseRequest) => std::future::pending().await,

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::backend::{Backend, Claim, Hold};
-use crate::clock::{Clock, Moment};
-use crate::error::{Error, Result};
+use crate::clock::{Alarm, Clock, Moment};
+use crate::error::{Error, ErrorKind, Outcome, Result};
 use crate::event::{Announcer, Event, EventKind};
 use crate::failpoint::{Failpoints, Point};
 use crate::holder::Holder;
@@ -19,7 +19,7 @@ use crate::owner::Owner;
 pub(crate) use attempt::acquire;
 pub(crate) use keeper::Keeper;
 pub(crate) use lane::Lane;
-pub(crate) use release::{release, release_in_background};
+pub(crate) use release::Releasing;
 pub(crate) use schedule::Place;
 pub(crate) use turnstile::Turnstile;
 
@@ -73,11 +73,11 @@ impl Context {
 
     /// What is taken off every lease: clocks may differ by 1 %, and answers are
     /// rounded to milliseconds on both sides.
-    pub(crate) fn drift(&self, ttl: Duration) -> Duration {
+    pub(crate) fn drift(&self, term: Duration) -> Duration {
         if self.failpoints.skips(Point::SubtractDrift) {
             return Duration::ZERO;
         }
-        ttl / 100 + Duration::from_millis(2) + self.backend.guarantees().extra_drift
+        term / 100 + Duration::from_millis(2) + self.backend.guarantees().extra_drift
     }
 }
 
@@ -92,11 +92,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(context: Context, holder: Holder) -> Self {
+    pub(crate) fn new(context: Context, holder: Holder, alarm: Alarm) -> Self {
         let context = Arc::new(context);
         Self {
             holder: Arc::new(holder),
-            keeper: Keeper::new(context.clone()),
+            keeper: Keeper::start(context.clone(), alarm),
             claims: Lane::new(context.clone()),
             releases: Lane::new(context.clone()),
             turnstile: Arc::default(),
@@ -107,6 +107,32 @@ impl Client {
     pub(crate) fn now(&self) -> Moment {
         self.context.clock.now()
     }
+
+    /// Polls a future inside this client's runtime, wherever the caller is: timers and
+    /// sockets then belong to the runtime that keeps the leases, and a caller without
+    /// one is served as well. Once that runtime has ended nothing could be kept any
+    /// more: then it is an error.
+    pub(crate) async fn inside<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        if !self.keeper.is_running() {
+            let message = "the runtime that this client was connected on has ended, so nobody \
+                           would keep its leases: connect again";
+            return Err(Error::new(ErrorKind::NoRuntime, message));
+        }
+        let mut future = std::pin::pin!(future);
+        std::future::poll_fn(|cx| {
+            let _inside = self.context.runtime.enter();
+            future.as_mut().poll(cx)
+        })
+        .await
+    }
+}
+
+/// Whether the store refused a batch for what is in it, and not because it could not
+/// be reached: only then is it worth asking for each alone (etcd: one unknown lease
+/// fails a whole batch).
+fn is_about_one_of_them(error: &Error) -> bool {
+    error.outcome() == Outcome::NotApplied
+        && !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unavailable)
 }
 
 /// A pause before asking again: full jitter, doubling up to a bound.

@@ -92,6 +92,10 @@ impl Clock {
         Self(Source::Manual(clock))
     }
 
+    pub(crate) fn is_boot(&self) -> bool {
+        matches!(self.0, Source::Boot)
+    }
+
     /// Now.
     pub fn now(&self) -> Moment {
         match &self.0 {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::IntoFuture;
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use tokio::runtime::Handle;
 use crate::backend::Backend;
 use crate::backend::memory::MemoryStore;
 use crate::client::{Client, Context};
-use crate::clock::Clock;
+use crate::clock::{Alarm, Clock};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::event::Announcer;
 use crate::failpoint::Failpoints;
@@ -134,7 +135,11 @@ impl Connect {
             let refused = Error::new(ErrorKind::Refused, message);
             return Err(refused.on_store(promised.store).during(Operation::Connect, None));
         }
+        if self.request_timeout.is_zero() {
+            return Err(Error::invalid("a request time-out must not be zero"));
+        }
         let store = promised.store;
+        let alarm = alarm(&self.clock)?;
         let context = Context {
             backend,
             clock: self.clock,
@@ -145,8 +150,26 @@ impl Connect {
             runtime,
             request_timeout: self.request_timeout,
         };
-        Ok(Locks::new(Client::new(context, self.holder)))
+        Ok(Locks::new(Client::new(context, self.holder, alarm)))
     }
+}
+
+/// The timer that losses fire by, or why this runtime cannot have one.
+fn alarm(clock: &Clock) -> Result<Alarm> {
+    // Tokio panics on a runtime without its drivers, and cannot be asked for them.
+    let made = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        drop(tokio::time::sleep(Duration::ZERO));
+        clock.alarm()
+    }));
+    let made = made.map_err(|_| {
+        let message = "this tokio runtime has no timers or no I/O, which leases are kept by: \
+                       build it with enable_all()";
+        Error::new(ErrorKind::NoRuntime, message).during(Operation::Connect, None)
+    })?;
+    made.map_err(|error| {
+        let message = format!("no timer to keep leases by: {error}");
+        Error::new(ErrorKind::Unavailable, message).caused_by(error)
+    })
 }
 
 /// The kinds of store this build can connect to.
@@ -192,7 +215,12 @@ fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
     })?;
     match kind {
         StoreKind::Memory if rest.is_empty() => Ok(MemoryStore::new(clock.clone())),
-        StoreKind::Memory => Ok(MemoryStore::named(rest)),
+        StoreKind::Memory if clock.is_boot() => Ok(MemoryStore::named(rest)),
+        StoreKind::Memory => {
+            let message = "a named memory store runs on the machine's clock; for another one \
+                           make a MemoryStore and use Locks::on";
+            Err(Error::invalid(message).during(Operation::Connect, None))
+        }
         #[cfg(feature = "sqlite")]
         StoreKind::Sqlite => {
             use crate::backend::sqlite::SqliteStore;

@@ -92,6 +92,8 @@ pub enum Operation {
     ForceRelease,
     /// Examine the store's set-up.
     Examine,
+    /// Act under a lease.
+    Work,
 }
 
 impl Error {
@@ -215,6 +217,7 @@ impl fmt::Display for Operation {
             Self::List => "list locks",
             Self::ForceRelease => "force-release",
             Self::Examine => "examine the store",
+            Self::Work => "go on under",
         })
     }
 }

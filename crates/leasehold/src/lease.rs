@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{Client, Place, release, release_in_background};
+use crate::backend::Proof;
+use crate::client::{Client, Place, Releasing};
 use crate::clock::Moment;
 use crate::error::{Error, Operation, Result};
-use crate::event::EventKind;
 use crate::failpoint::Point;
 use crate::loss::{Loss, LossReason};
 use crate::name::Name;
@@ -17,7 +17,7 @@ use crate::owner::Owner;
 use crate::token::Token;
 
 pub use tenure::LeaseState;
-pub(crate) use tenure::{Next, Tenure, deadline};
+pub(crate) use tenure::{Next, Question, Tenure, deadline};
 
 mod tenure;
 
@@ -31,16 +31,27 @@ mod tenure;
 /// Dropping a lease releases it in the background, on the runtime its client was
 /// connected on. If that runtime is gone, the lock is free at latest after its TTL.
 /// [`release`](Lease::release) tells how it ended; dropping cannot.
+///
+/// A lease that was lost by its own deadline or `max_hold` may still be there at the
+/// store, which keeps it until its TTL or until this guard is dropped: so the holder has
+/// that long to roll back.
 #[must_use = "a lease that is dropped at once is released at once"]
 pub struct Lease {
     client: Arc<Client>,
     tenure: Arc<Tenure>,
     place: Place,
+    /// Another claim of its owner may still be on its way to the store.
+    stray_claim: bool,
 }
 
 impl Lease {
-    pub(crate) fn new(client: Arc<Client>, tenure: Arc<Tenure>, place: Place) -> Self {
-        Self { client, tenure, place }
+    pub(crate) fn new(
+        client: Arc<Client>,
+        tenure: Arc<Tenure>,
+        place: Place,
+        stray_claim: bool,
+    ) -> Self {
+        Self { client, tenure, place, stray_claim }
     }
 
     /// The lock.
@@ -109,7 +120,8 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) with the reason, once it is lost.
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) with the reason, once it is lost;
+    /// [`ErrorKind::NotHeld`](crate::ErrorKind::NotHeld) once it was released.
     ///
     /// # Cancel safety
     ///
@@ -122,10 +134,10 @@ impl Lease {
             LeaseState::Released => Some(Err(Error::not_held())),
         };
         let verdict = self.tenure.until(&self.client.context, decided).await;
-        verdict.map_err(|error| self.explain(error, None))
+        verdict.map_err(|error| self.explain(error, Operation::Work))
     }
 
-    /// Asks the store whether the lease still covers the lock.
+    /// Asks the store whether the lease still covers the lock, in doubt as well.
     ///
     /// # Errors
     ///
@@ -137,13 +149,17 @@ impl Lease {
     ///
     /// Dropping the future changes nothing.
     pub async fn verify(&self) -> Result<Token> {
-        self.checkpoint().await?;
+        self.usable(Operation::Inspect)?;
         let context = &self.client.context;
-        let asking = context.backend.clone().inspect(self.name().clone());
-        let info = context.ask(asking).await;
-        let info = info.map_err(|error| self.explain(error, Some(Operation::Inspect)))?;
+        let at = context.clock.now();
+        let asking = context.ask(context.backend.clone().inspect(self.name().clone()));
+        let info = self.client.inside(asking).await;
+        let info = info.map_err(|error| self.explain(error, Operation::Inspect))?;
         let held = info.as_ref().and_then(|info| info.lease.as_ref());
-        if held.and_then(|lease| lease.owner) != Some(self.owner()) {
+        if held.and_then(|lease| lease.owner) == Some(self.owner()) {
+            // It is there: that lifts doubt, but proves nothing about how long it stays.
+            self.tenure.proved(context, Proof { at, valid_for: Duration::ZERO }, false);
+        } else {
             let forced = info.as_ref().and_then(|info| info.forced.as_ref());
             let reason = match forced.filter(|forced| forced.token == self.token()) {
                 Some(record) => LossReason::Forced(record.forced.clone()),
@@ -152,7 +168,7 @@ impl Lease {
             };
             self.tenure.lose(context, reason);
         }
-        self.checkpoint().await
+        self.usable(Operation::Inspect)
     }
 
     /// Proves the lease now and extends it to its whole TTL, for those who renew by hand.
@@ -161,22 +177,17 @@ impl Lease {
     ///
     /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if it is lost,
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) if there is no answer:
-    /// the lease is then in doubt.
+    /// the lease is then in doubt, and the keeper proves it again.
     ///
     /// # Cancel safety
     ///
     /// Dropped, the renewal may or may not happen.
     pub async fn renew(&self) -> Result<()> {
-        if let LeaseState::Lost(loss) = self.state() {
-            return Err(self.explain(Error::lost(loss), Some(Operation::Renew)));
-        }
-        let renewed = self.client.keeper.renew_now(self.place, &self.tenure).await;
-        match (renewed, self.state()) {
-            (_, LeaseState::Lost(loss)) => {
-                Err(self.explain(Error::lost(loss), Some(Operation::Renew)))
-            }
-            (renewed, _) => renewed,
-        }
+        self.usable(Operation::Renew)?;
+        let renewing = self.client.keeper.renew_now(self.place, &self.tenure);
+        let renewed = self.client.inside(renewing).await;
+        self.usable(Operation::Renew)?;
+        renewed
     }
 
     /// Gives the lock back, and tells the truth about it.
@@ -195,36 +206,35 @@ impl Lease {
         self.release_shared().await
     }
 
-    /// As [`Lease::release`], for `run`, which shares the lease with the work.
+    /// As [`Lease::release`], for those who share the lease with the work.
     pub(crate) async fn release_shared(&self) -> Result<()> {
-        let context = &self.client.context;
-        let deadline = match self.tenure.give_back(context) {
-            Ok(deadline) => deadline,
-            Err(_) => return Err(self.explain(Error::not_held(), Some(Operation::Release))),
-        };
-        self.client.keeper.let_go(self.place);
-        release(&self.client, self.tenure.hold(), deadline).await?;
-        self.announce_released();
-        Ok(())
+        let gone = |_| self.explain(Error::not_held(), Operation::Release);
+        let deadline = self.tenure.give_back(&self.client.context).map_err(gone)?;
+        self.client.keeper.let_go(self.place, &self.tenure);
+        self.client.inside(self.releasing(deadline).release()).await
+    }
+
+    fn releasing(&self, deadline: Moment) -> Releasing {
+        Releasing::new(self.client.clone(), self.tenure.clone(), deadline, self.stray_claim)
+    }
+
+    /// The token, unless the lease is over; doubt does not count.
+    fn usable(&self, operation: Operation) -> Result<Token> {
+        match self.state() {
+            LeaseState::Held | LeaseState::Doubtful => Ok(self.token()),
+            LeaseState::Lost(loss) => Err(self.explain(Error::lost(loss), operation)),
+            LeaseState::Released => Err(self.explain(Error::not_held(), operation)),
+        }
     }
 
     /// The error of work that was stopped by this loss.
     pub(crate) fn lost_error(&self, loss: Loss) -> Error {
-        self.explain(Error::lost(loss), None)
+        self.explain(Error::lost(loss), Operation::Work)
     }
 
-    fn announce_released(&self) {
-        let held = self.tenure.granted_at().until(self.client.now());
-        let owner = Some(self.owner());
-        self.client.context.announce(self.name(), owner, EventKind::Released { held });
-    }
-
-    fn explain(&self, error: Error, operation: Option<Operation>) -> Error {
+    fn explain(&self, error: Error, operation: Operation) -> Error {
         let store = self.client.context.backend.guarantees().store;
-        match operation {
-            Some(operation) => error.on_store(store).during(operation, Some(self.name())),
-            None => error.on_store(store),
-        }
+        error.on_store(store).during(operation, Some(self.name()))
     }
 }
 
@@ -232,24 +242,19 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let context = &self.client.context;
         let ended = self.tenure.give_back(context);
-        self.client.keeper.let_go(self.place);
-        let release_until = match ended {
-            Ok(deadline) => {
-                self.announce_released();
-                deadline
-            }
+        self.client.keeper.let_go(self.place, &self.tenure);
+        if context.failpoints.skips(Point::ReleaseOnDrop) {
+            return;
+        }
+        match ended {
+            Ok(deadline) => self.releasing(deadline).in_background(),
             // Lost by our own clock or count: the store may still have it, and others
             // need not wait for the rest of its TTL now that its holder is done.
             Err(LeaseState::Lost(Loss {
                 reason: LossReason::Expired | LossReason::Unreachable | LossReason::MaxHold,
                 ..
-            })) => self.client.now(),
-            Err(_) => return,
-        };
-        if !context.failpoints.skips(Point::ReleaseOnDrop) {
-            let releasing =
-                release_in_background(self.client.clone(), self.tenure.hold(), release_until);
-            context.runtime.spawn(releasing);
+            })) => self.releasing(self.client.now()).of_a_lost_lease(),
+            Err(_) => {}
         }
     }
 }

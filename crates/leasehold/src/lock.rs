@@ -86,11 +86,14 @@ impl Lock {
     /// given back in the background.
     pub async fn try_acquire(&self) -> Result<Option<Lease>> {
         let terms = Terms { patience: Patience::None, ..self.terms.clone() };
-        Ok(acquire(&self.client, self.checked()?, &terms).await?.ok())
+        let acquiring = acquire(&self.client, self.checked()?, &terms);
+        Ok(self.client.inside(acquiring).await?.ok())
     }
 
-    /// Takes the lock, waiting for it as long as [`wait`](Lock::wait) says, first come,
-    /// first served where the store can.
+    /// Takes the lock, waiting for it as long as [`wait`](Lock::wait) says (by default
+    /// for ever), first come, first served where the store can.
+    ///
+    /// Leases are not re-entrant: a task that waits for a lock it holds itself waits in vain.
     ///
     /// # Errors
     ///
@@ -103,7 +106,8 @@ impl Lock {
     pub async fn acquire(&self) -> Result<Lease> {
         let name = self.checked()?;
         let asked = self.client.now();
-        match acquire(&self.client, name.clone(), &self.terms).await? {
+        let acquiring = acquire(&self.client, name.clone(), &self.terms);
+        match self.client.inside(acquiring).await? {
             Ok(lease) => Ok(lease),
             Err(by) => {
                 let error = Error::held(by, asked.until(self.client.now()));

@@ -17,8 +17,10 @@ use crate::token::Token;
 
 /// The locks of one store, as one client. Cheap to clone; clones are one client.
 ///
-/// A client keeps its leases by one task on the runtime it was connected on. Tasks of
-/// one client that wait for the same lock queue among themselves first.
+/// A client keeps its leases by one task on the runtime it was connected on. On a runtime
+/// of one thread, leases are therefore not renewed while that thread is busy or between
+/// two calls of `block_on`. Tasks of one client that wait for the same lock queue among
+/// themselves first.
 #[derive(Clone)]
 pub struct Locks {
     client: Arc<Client>,
@@ -69,7 +71,7 @@ impl Locks {
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
         let name = Name::new(name)?;
         let asking = self.client.context.backend.clone().inspect(name.clone());
-        let info = self.client.context.ask(asking).await;
+        let info = self.client.inside(self.client.context.ask(asking)).await;
         let info = info.map_err(|error| error.during(Operation::Inspect, Some(&name)))?;
         Ok(info.unwrap_or_else(|| LockInfo::free(name)))
     }
@@ -85,7 +87,7 @@ impl Locks {
     /// Dropping the future changes nothing.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         let asking = self.client.context.backend.clone().list(prefix.to_owned());
-        let list = self.client.context.ask(asking).await;
+        let list = self.client.inside(self.client.context.ask(asking)).await;
         list.map_err(|error| error.during(Operation::List, None))
     }
 
@@ -115,7 +117,7 @@ impl Locks {
         }
         let asking =
             self.client.context.backend.clone().force_release(name.clone(), forced.clone());
-        let ended = self.client.context.ask(asking).await;
+        let ended = self.client.inside(self.client.context.ask(asking)).await;
         let ended = ended.map_err(|error| error.during(Operation::ForceRelease, Some(&name)))?;
         if ended.is_some() {
             self.client.context.announce(&name, None, EventKind::Forced(forced));
@@ -134,7 +136,7 @@ impl Locks {
     /// Dropping the future changes nothing.
     pub async fn examine(&self) -> Result<Vec<Finding>> {
         let asking = self.client.context.backend.clone().examine();
-        let findings = self.client.context.ask(asking).await;
+        let findings = self.client.inside(self.client.context.ask(asking)).await;
         findings.map_err(|error| error.during(Operation::Examine, None))
     }
 }

@@ -12,10 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Semaphore;
 
 use self::bell::Bells;
 use self::connection::Session;
 use self::error::Fault;
+use self::file::OpenedFile;
 use self::housekeeping::{Chores, Keeper};
 use self::process::Viewer;
 use crate::backend::{
@@ -34,6 +36,7 @@ mod claim;
 mod connection;
 mod error;
 mod examine;
+mod file;
 mod filesystem;
 mod force;
 mod hold;
@@ -64,8 +67,11 @@ const GUARANTEES: Guarantees = Guarantees {
 /// The embedded store. See the [module](self).
 pub struct SqliteStore {
     path: PathBuf,
+    file: OpenedFile,
     clock: Clock,
     viewer: Viewer,
+    /// Requests of this store take turns, without blocking a thread.
+    turns: Arc<Semaphore>,
     session: Mutex<Session>,
     bells: Bells,
     chores: Arc<Chores>,
@@ -78,10 +84,13 @@ impl SqliteStore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Refused`] where it would not be safe: a shared file system, another
-    /// application's database. [`ErrorKind::Unusable`] for a file that is damaged, not
+    /// [`ErrorKind::Refused`] where it would not be safe: a shared file system, a file with
+    /// hard links, another application's database. [`ErrorKind::Unusable`] for a file that is damaged, not
     /// writable, or of a newer version. [`ErrorKind::Unavailable`] when the disk is full
     /// or another process blocks it. Nothing is lost by any of them.
+    ///
+    /// Later requests fail as `Unusable` once the file was removed or replaced (noticed
+    /// within a second), and as `Refused` in a child that was forked after this.
     pub fn open(path: &Path, clock: Clock) -> Result<Arc<Self>> {
         let boot = process::boot_id().map_err(|error| {
             let message = format!("cannot read the kernel's boot id: {error}; is /proc mounted?");
@@ -118,8 +127,10 @@ impl SqliteStore {
                  other processes do not share; run it outside of that namespace",
             ));
         }
+        file::refuse_second_name(path)?;
         let explain = |fault: Fault| fault.into_error(path);
         let connection = schema::open(path, &clock, boot).map_err(explain)?;
+        let file = OpenedFile::new(path)?;
         let unusable = |error: std::io::Error| {
             let message = format!("cannot use {}: {error}", path.display());
             Error::new(ErrorKind::Unavailable, message).caused_by(error)
@@ -134,8 +145,17 @@ impl SqliteStore {
         let second = connection::insist(|| schema::connect(path)).map_err(explain)?;
         let keeper = Keeper { session: session(second), bells: folder };
         housekeeping::start(keeper).map_err(unusable)?;
-        let session = Mutex::new(session(connection));
-        Ok(Arc::new(Self { path: path.clone(), clock, viewer, session, bells, chores }))
+        let (turns, session) = (Arc::new(Semaphore::new(1)), Mutex::new(session(connection)));
+        Ok(Arc::new(Self {
+            path: path.clone(),
+            file,
+            clock,
+            viewer,
+            turns,
+            session,
+            bells,
+            chores,
+        }))
     }
 
     /// Runs a request, and says in its error what was asked.
@@ -242,9 +262,9 @@ impl Backend for SqliteStore {
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
-        // May be long: not on an async thread.
-        self.reply(Operation::List, None, usize::MAX, move |session| {
-            inspect::list(session, &prefix)
+        Box::pin(async move {
+            let listed = self.run_aside(move |session| inspect::list(session, &prefix)).await;
+            listed.map_err(|error| describe(error, Operation::List, None))
         })
     }
 
@@ -256,8 +276,9 @@ impl Backend for SqliteStore {
 
     fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
         let path = self.path.clone();
-        self.reply(Operation::Examine, None, usize::MAX, move |session| {
-            examine::examine(session, &path)
+        Box::pin(async move {
+            let found = self.run_aside(move |session| examine::examine(session, &path)).await;
+            found.map_err(|error| describe(error, Operation::Examine, None))
         })
     }
 

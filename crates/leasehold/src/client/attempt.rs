@@ -14,6 +14,7 @@ use crate::event::{EventKind, Refusal};
 use crate::failpoint::Point;
 use crate::holder::HeldBy;
 use crate::lease::{Lease, Tenure, deadline};
+use crate::loss::LossReason;
 use crate::name::Name;
 use crate::owner::Owner;
 use crate::terms::{Patience, Terms};
@@ -22,6 +23,8 @@ use crate::terms::{Patience, Terms};
 const ROUNDS: u32 = 3;
 /// How often an unanswered question is repeated before the caller is told.
 const QUESTIONS: u32 = 3;
+/// How long to believe a store that says nothing to a waiter.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// Takes the lock under these terms: a lease, or `None` when another holds it and
 /// there is no (more) patience; then who holds it, where the store says.
@@ -49,16 +52,14 @@ pub(crate) async fn acquire(
             attempt.refuse(Refusal::Held(by.clone()));
             Ok(Err(by))
         }
-        Ok(None) => {
-            let by = attempt.give_up().await;
-            attempt.refuse(Refusal::Held(by.clone()));
-            Ok(Err(by))
-        }
-        Err(error) => {
-            let error = error.during(Operation::Acquire, Some(&attempt.claim.name));
-            attempt.refuse(Refusal::Failed(error.clone()));
-            Err(error)
-        }
+        Ok(None) => match attempt.give_up().await {
+            Ok(by) => {
+                attempt.refuse(Refusal::Held(by.clone()));
+                Ok(Err(by))
+            }
+            Err(error) => Err(attempt.fail(error)),
+        },
+        Err(error) => Err(attempt.fail(error)),
     }
 }
 
@@ -73,7 +74,12 @@ struct Attempt<'a> {
     claim: Claim,
     asked: Moment,
     trace: Trace,
-    waiting: bool,
+    /// Whom we were told to wait for; `None` while no store has told us to wait.
+    waits_for: Option<Option<HeldBy>>,
+    /// When the store last answered.
+    heard: Moment,
+    /// A claim of the present owner that got no answer may still be on its way.
+    stray_claim: bool,
     over: bool,
 }
 
@@ -82,7 +88,17 @@ impl<'a> Attempt<'a> {
         let mut claim = Claim::new(name, terms.ttl, client.holder.clone());
         claim.queue = terms.patience != Patience::None;
         let asked = client.now();
-        Self { client, terms, claim, asked, trace: Trace::None, waiting: false, over: false }
+        Self {
+            client,
+            terms,
+            claim,
+            asked,
+            trace: Trace::None,
+            waits_for: None,
+            heard: asked,
+            stray_claim: false,
+            over: false,
+        }
     }
 
     async fn take(&mut self) -> Result<Taken> {
@@ -109,13 +125,13 @@ impl<'a> Attempt<'a> {
             // Traps: acquire returned a lock that had already expired
             // (node-redlock#296), or after its session had (etcd#11456).
             late += 1;
-            if late == ROUNDS && self.claim.queue {
-                late = 0;
-            } else if late == ROUNDS {
-                let message = "the grant came after its own deadline; use a longer TTL";
-                return Err(Error::new(ErrorKind::Unreachable, message));
+            if late == ROUNDS {
+                let message = "grants keep coming after their own deadline: this store (or this \
+                               process) is too slow for the TTL; use a longer one";
+                return Err(Error::new(ErrorKind::Unavailable, message));
             }
             self.start_over().await;
+            self.client.context.clock.sleep(backoff(late)).await;
         }
     }
 
@@ -123,22 +139,30 @@ impl<'a> Attempt<'a> {
     async fn ask(&mut self) -> Result<Verdict> {
         let mut rounds = 0;
         loop {
-            let already_queued = self.trace == Trace::Place;
+            let again = self.trace == Trace::Place;
             self.trace = Trace::Unknown;
             let error = match self.client.claims.send(self.claim.clone()).await {
                 Ok(verdict) => return Ok(verdict),
                 Err(error) => error,
             };
-            if error.outcome() == Outcome::NotApplied && !already_queued {
+            if error.outcome() == Outcome::NotApplied {
+                if !again {
+                    self.trace = Trace::None;
+                    return Err(error);
+                }
+                // In line already: a store that is away for a moment does not end the wait.
+                self.trace = Trace::Place;
+                self.bear(error, rounds).await?;
+                rounds += 1;
+                continue;
+            }
+            if self.client.context.failpoints.skips(Point::SettleUnknown) {
                 self.trace = Trace::None;
                 return Err(error);
             }
             // "Timed out" may hide a success: ask whether our owner is there. If not,
             // it is barred by the question, and a fresh one tries again.
-            if self.client.context.failpoints.skips(Point::SettleUnknown) {
-                self.trace = Trace::None;
-                return Err(error);
-            }
+            self.stray_claim = again;
             if let Some(grant) = self.settle(&error).await? {
                 return Ok(Verdict::Granted(grant));
             }
@@ -148,6 +172,16 @@ impl<'a> Attempt<'a> {
             }
             self.start_over().await;
         }
+    }
+
+    /// Bears an error while waiting: a pause, for as long as a TTL since the store was
+    /// last heard of; then the error is the caller's.
+    async fn bear(&mut self, error: Error, attempt: u32) -> Result<()> {
+        if self.heard.until(self.client.now()) >= self.claim.ttl {
+            return Err(error);
+        }
+        self.client.context.clock.sleep(backoff(attempt + 3)).await;
+        Ok(())
     }
 
     async fn settle(&mut self, unanswered: &Error) -> Result<Option<Grant>> {
@@ -165,21 +199,29 @@ impl<'a> Attempt<'a> {
         Err(unanswered.clone())
     }
 
-    /// Waits in line; `None` when the store says to ask again.
+    /// Waits in line; `None` when it is time to ask again.
     async fn wait(&mut self, by: Option<HeldBy>) -> Option<Grant> {
         self.trace = Trace::Place;
-        if !std::mem::replace(&mut self.waiting, true) {
-            self.announce(EventKind::Waiting(by));
+        self.heard = self.client.now();
+        if self.waits_for.is_none() {
+            self.announce(EventKind::Waiting(by.clone()));
         }
-        match self.client.context.backend.clone().wait(self.claim.clone()).await {
+        self.waits_for = Some(by);
+        let context = &self.client.context;
+        let waiting = context.backend.clone().wait(self.claim.clone());
+        // An answer may be lost here as anywhere: asking again keeps the place in line.
+        let turn = tokio::select! {
+            turn = waiting => turn,
+            () = context.clock.sleep(LONGEST_WAIT) => Ok(Turn::TryAgain),
+        };
+        match turn {
             Ok(Turn::Granted(grant)) => {
                 self.trace = Trace::Unknown;
                 Some(grant)
             }
-            Ok(Turn::TryAgain) => None,
-            Err(_) => {
-                // Ask again; if that fails as well, the caller is told.
-                self.client.context.clock.sleep(backoff(0)).await;
+            // Not at once: a store that says so for ever must not be asked without end.
+            Ok(Turn::TryAgain) | Err(_) => {
+                context.clock.sleep(backoff(0)).await;
                 None
             }
         }
@@ -188,18 +230,33 @@ impl<'a> Attempt<'a> {
     /// The grant, if it can still be used; confirmed to its whole TTL if nobody will
     /// renew it later.
     async fn whole(&mut self, grant: Grant) -> Result<Option<Grant>> {
-        let context = &self.client.context;
         let mut grant = grant;
         if !self.terms.renewed && grant.proof.valid_for < self.claim.ttl {
-            let hold = self.claim.hold(grant.token);
-            let confirming = context.backend.clone().renew(vec![hold]);
-            match context.ask(confirming).await?.pop() {
-                Some(Renewal::Renewed(proof)) => grant.proof = proof,
-                _ => return Ok(None),
+            match self.confirm(&grant).await? {
+                Renewal::Renewed(proof) => grant.proof = proof,
+                Renewal::NotYours(_) => return Ok(None),
             }
         }
-        let fresh = context.clock.now() < deadline(context, self.claim.ttl, grant.proof);
+        let context = &self.client.context;
+        let fresh = context.clock.now() < deadline(context, grant.proof);
         Ok((fresh || context.failpoints.skips(Point::CheckGrantIsFresh)).then_some(grant))
+    }
+
+    async fn confirm(&self, grant: &Grant) -> Result<Renewal> {
+        let context = &self.client.context;
+        let mut question = 0;
+        loop {
+            let confirming = context.backend.clone().renew(vec![self.claim.hold(grant.token)]);
+            question += 1;
+            match context.ask(confirming).await {
+                Ok(mut verdicts) => {
+                    let lost = Renewal::NotYours(LossReason::Expired);
+                    return Ok(verdicts.pop().unwrap_or(lost));
+                }
+                Err(error) if question == QUESTIONS => return Err(error),
+                Err(_) => {}
+            }
+        }
     }
 
     /// Undoes this claim and goes on with a fresh owner. Not in the background, if it
@@ -211,26 +268,49 @@ impl<'a> Attempt<'a> {
         }
         self.claim.owner = Owner::random();
         self.trace = Trace::None;
+        self.stray_claim = false;
     }
 
-    /// Patience is over: leaves the line, and asks who holds the lock.
-    async fn give_up(&mut self) -> Option<HeldBy> {
-        if undo_once(self.client, &self.claim, self.trace).await.is_ok() {
+    /// Patience is over: leaves the line, and asks who holds the lock. An error if it
+    /// was not another's holding that used up the patience, but the store's silence.
+    async fn give_up(&mut self) -> Result<Option<HeldBy>> {
+        let silent = self.trace == Trace::Unknown && self.waits_for.is_none();
+        let undone = undo_once(self.client, &self.claim, self.trace).await;
+        if undone.is_ok() {
             self.trace = Trace::None;
         }
         let asking = self.client.context.backend.clone().inspect(self.claim.name.clone());
-        let info = self.client.context.ask(asking).await.ok().flatten()?;
-        Some(info.lease?.held_by)
+        let held = self.client.context.ask(asking).await.map(|info| info?.lease);
+        match held {
+            Ok(Some(lease)) if lease.owner != Some(self.claim.owner) => Ok(Some(lease.held_by)),
+            // Between two holders, or behind tasks of this client that had no turn yet.
+            Ok(_) if !silent => Ok(self.waits_for.take().flatten()),
+            Ok(_) => Err(Error::no_answer(self.client.context.request_timeout)),
+            Err(error) => match self.waits_for.take() {
+                Some(by) => Ok(by),
+                None => Err(error),
+            },
+        }
     }
 
     fn succeed(mut self, grant: Grant) -> Lease {
         self.over = true;
         self.trace = Trace::None;
-        self.announce(EventKind::Granted { token: grant.token, waited: self.waited() });
+        let now = self.client.now();
+        let waited = self.asked.until(now);
+        self.announce(EventKind::Granted { token: grant.token, waited });
         let hold = self.claim.hold(grant.token);
-        let tenure = Arc::new(Tenure::new(&self.client.context, hold, &grant, self.terms));
+        let tenure = Tenure::new(&self.client.context, hold, &grant, self.terms, now);
+        let tenure = Arc::new(tenure);
         let place = self.client.keeper.keep(tenure.clone(), grant.proof);
-        Lease::new(self.client.clone(), tenure, place)
+        Lease::new(self.client.clone(), tenure, place, self.stray_claim)
+    }
+
+    fn fail(&mut self, error: Error) -> Error {
+        let store = self.client.context.backend.guarantees().store;
+        let error = error.on_store(store).during(Operation::Acquire, Some(&self.claim.name));
+        self.refuse(Refusal::Failed(error.clone()));
+        error
     }
 
     fn refuse(&mut self, refusal: Refusal) {

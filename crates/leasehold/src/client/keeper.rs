@@ -1,21 +1,22 @@
 //! The keeper: one task that keeps all leases of a client. It renews them in
 //! batches, and it fires losses at their deadlines even when the store is silent.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio::task::JoinHandle;
 
-use super::Context;
 use super::schedule::{Place, Schedule};
+use super::{Context, is_about_one_of_them};
 use crate::backend::{Hint, Hold, Proof, Renewal};
-use crate::clock::Moment;
-use crate::error::{Error, ErrorKind, Operation, Outcome, Result};
+use crate::clock::{Alarm, Moment};
+use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::failpoint::Point;
-use crate::lease::{Next, Tenure};
+use crate::lease::{Next, Question, Tenure};
 use crate::observe::StallWatch;
 
 /// The finest grain at which renewals are brought together.
@@ -23,13 +24,15 @@ const FINEST: Duration = Duration::from_millis(1);
 /// The coarsest: a renewal comes at most this much early.
 const COARSEST: Duration = Duration::from_millis(250);
 
+/// How many leases are looked at under one lock.
+const AT_ONCE: usize = 2048;
+
 #[derive(Debug)]
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
-    started: AtomicBool,
-    /// Ends the keeper's tasks with the client.
-    _end: DropGuard,
-    end: CancellationToken,
+    /// Both end with the client.
+    keeping: JoinHandle<()>,
+    following: JoinHandle<()>,
 }
 
 #[derive(Debug)]
@@ -43,8 +46,14 @@ struct Shared {
     in_flight: Semaphore,
 }
 
-/// A lease whose renewal is due.
-type Due = (Place, Arc<Tenure>);
+/// A lease that the store is asked about.
+#[derive(Debug, Clone)]
+struct Due {
+    place: Place,
+    tenure: Arc<Tenure>,
+    question: Question,
+    why: Why,
+}
 
 /// Why a lease is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,69 +65,58 @@ enum Why {
 }
 
 impl Keeper {
-    pub(crate) fn new(context: Arc<Context>) -> Self {
-        let end = CancellationToken::new();
+    pub(crate) fn start(context: Arc<Context>, alarm: Alarm) -> Self {
         let in_flight = context.backend.limits().in_flight.clamp(1, 64);
-        Self {
-            shared: Arc::new(Shared {
-                context,
-                schedule: Mutex::default(),
-                wakes_at: AtomicU64::new(0),
-                ring: Notify::new(),
-                in_flight: Semaphore::new(in_flight),
-            }),
-            started: AtomicBool::new(false),
-            _end: end.clone().drop_guard(),
-            end,
-        }
+        let runtime = context.runtime.clone();
+        let shared = Arc::new(Shared {
+            context,
+            schedule: Mutex::default(),
+            wakes_at: AtomicU64::new(0),
+            ring: Notify::new(),
+            in_flight: Semaphore::new(in_flight),
+        });
+        let keeping = runtime.spawn(shared.clone().keep_going(alarm));
+        let following = runtime.spawn(shared.clone().follow_hints());
+        Self { shared, keeping, following }
+    }
+
+    /// Whether leases are kept at all: not once the runtime has ended.
+    pub(crate) fn is_running(&self) -> bool {
+        !self.keeping.is_finished()
     }
 
     /// From now on this lease is kept.
     pub(crate) fn keep(&self, tenure: Arc<Tenure>, proof: Proof) -> Place {
-        self.start();
-        let renew_at = brought_together(tenure.renewal_after(proof), tenure.ttl());
+        let renew_at = brought_together(tenure.renewal_after_grant(proof), tenure.ttl());
         let look_at = renew_at.min(tenure.deadline());
         let place = self.shared.schedule.lock().insert(tenure, renew_at, look_at);
         self.shared.wake_by(look_at);
         place
     }
 
-    /// From now on it is not: no renewal is sent for it any more.
-    pub(crate) fn let_go(&self, place: Place) {
+    /// From now on it is not: no renewal is sent for it any more. May be said twice.
+    pub(crate) fn let_go(&self, place: Place, tenure: &Arc<Tenure>) {
         if !self.shared.context.failpoints.skips(Point::StopRenewing) {
-            self.shared.schedule.lock().remove(place);
+            self.shared.schedule.lock().remove(place, tenure);
         }
     }
 
     /// Renews one lease now, for a caller that waits for the verdict.
     pub(crate) async fn renew_now(&self, place: Place, tenure: &Arc<Tenure>) -> Result<()> {
-        let failure = self.shared.renew(vec![(place, tenure.clone())], Why::Asked).await;
-        failure.map_or(Ok(()), Err)
-    }
-
-    fn start(&self) {
-        if !self.started.swap(true, Ordering::Relaxed) {
-            let runtime = &self.shared.context.runtime;
-            runtime.spawn(until_end(self.end.clone(), self.shared.clone().keep_going()));
-            runtime.spawn(until_end(self.end.clone(), self.shared.clone().follow_hints()));
-        }
+        let due = self.shared.question(place, tenure.clone(), Why::Asked);
+        self.shared.renew(vec![due]).await.map_or(Ok(()), Err)
     }
 }
 
-async fn until_end(end: CancellationToken, work: impl Future<Output = ()>) {
-    end.run_until_cancelled_owned(work).await;
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.keeping.abort();
+        self.following.abort();
+    }
 }
 
 impl Shared {
-    async fn keep_going(self: Arc<Self>) {
-        let mut alarm = match self.context.clock.alarm() {
-            Ok(alarm) => alarm,
-            // Leases are then still compared with the clock on every call.
-            Err(error) => {
-                tracing::error!(%error, "no timer: leases lapse at their TTL without renewal");
-                return;
-            }
-        };
+    async fn keep_going(self: Arc<Self>, mut alarm: Alarm) {
         loop {
             let now = self.context.clock.now();
             self.look_at_due(now);
@@ -152,96 +150,135 @@ impl Shared {
         }
     }
 
-    /// Fires what is over, renews what is due, schedules the rest.
+    /// Fires what is over, renews what is due, schedules the rest. In portions, so that
+    /// a million leases neither hold the lock for long nor need room at once.
     fn look_at_due(self: &Arc<Self>, now: Moment) {
-        let mut renewals: Vec<Due> = Vec::new();
-        let mut over = Vec::new();
-        {
+        while self.look_at_some(now) == AT_ONCE {}
+    }
+
+    /// One portion; how many were due.
+    fn look_at_some(self: &Arc<Self>, now: Moment) -> usize {
+        let mut renewals = Vec::new();
+        let mut losses = Vec::new();
+        let due = {
             let mut schedule = self.schedule.lock();
-            for place in schedule.take_due(now) {
+            let due = schedule.take_due(now, AT_ONCE);
+            for &place in &due {
                 let Some(entry) = schedule.entry(place) else { continue };
                 let tenure = entry.tenure.clone();
                 match tenure.due(&self.context, now, entry.renew_at) {
-                    Next::Over => over.push(tenure),
+                    Next::Over(loss) => losses.push((tenure, loss)),
                     Next::At(moment) => schedule.look_at(place, moment),
-                    Next::Renew { deadline } => {
-                        if let Some(entry) = schedule.get_mut(place, &tenure) {
+                    Next::Renew => {
+                        let due = self.question(place, tenure, Why::Kept);
+                        // The answer, or the lack of one, arranges what comes next.
+                        if let Some(entry) = schedule.get_mut(place, &due.tenure) {
                             entry.renew_at = Moment::NEVER;
                         }
-                        schedule.look_at(place, deadline);
-                        renewals.push((place, tenure));
+                        schedule.look_at(place, due.tenure.deadline());
+                        renewals.push(due);
                     }
                 }
             }
+            due.len()
+        };
+        for (tenure, loss) in losses {
+            tenure.tell(&self.context, loss);
         }
-        drop(over);
-        let batch = self.context.backend.limits().batch.max(1);
-        while !renewals.is_empty() {
-            let rest = renewals.split_off(batch.min(renewals.len()));
-            let due = std::mem::replace(&mut renewals, rest);
+        for due in self.batches(renewals) {
             let shared = self.clone();
-            self.context.runtime.spawn(async move { shared.renew(due, Why::Kept).await });
+            self.context.runtime.spawn(async move { shared.renew(due).await });
         }
+        due
+    }
+
+    fn question(&self, place: Place, tenure: Arc<Tenure>, why: Why) -> Due {
+        let question = tenure.question(&self.context);
+        Due { place, tenure, question, why }
+    }
+
+    /// What may travel together: as much as the store takes, and only leases that can
+    /// wait about as long for the answer.
+    fn batches(&self, renewals: Vec<Due>) -> Vec<Vec<Due>> {
+        let most = self.context.backend.limits().batch.max(1);
+        let mut by_limit: HashMap<u32, Vec<Due>> = HashMap::new();
+        let mut batches = Vec::new();
+        for due in renewals {
+            let alike = due.question.limit.as_micros().max(1).ilog2();
+            let batch = by_limit.entry(alike).or_default();
+            batch.push(due);
+            if batch.len() == most {
+                batches.push(std::mem::take(batch));
+            }
+        }
+        batches.extend(by_limit.into_values().filter(|batch| !batch.is_empty()));
+        batches
     }
 
     /// Asks the store about these leases and tells each its verdict. The error, if
     /// there was no answer or the verdict was bad, of the last of them.
-    async fn renew(&self, due: Vec<Due>, why: Why) -> Option<Error> {
-        // An answer that takes longer is doubt, early enough to prove it again.
-        let shortest = due.iter().map(|(_, tenure)| tenure.ttl()).min().unwrap_or_default();
-        let limit = self.context.request_timeout.min(shortest / 6);
-        let answers = self.ask(&due, limit).await;
-        match answers {
-            Ok(verdicts) => {
-                let failures = due.iter().zip(verdicts).filter_map(|((place, tenure), verdict)| {
-                    self.tell(*place, tenure, verdict, why).err()
-                });
-                failures.last()
-            }
-            // One bad lease may have failed them all.
+    async fn renew(self: &Arc<Self>, due: Vec<Due>) -> Option<Error> {
+        match self.ask(&due).await {
             Err(error) if due.len() > 1 && is_about_one_of_them(&error) => {
-                let mut last = None;
                 for alone in due {
-                    last = Box::pin(self.renew(vec![alone], why)).await.or(last);
+                    let shared = self.clone();
+                    self.context.runtime.spawn(async move {
+                        let answer = shared.ask(std::slice::from_ref(&alone)).await;
+                        shared.tell_all(&[alone], answer)
+                    });
                 }
-                last
+                Some(error)
+            }
+            answer => self.tell_all(&due, answer),
+        }
+    }
+
+    fn tell_all(&self, due: &[Due], answer: Result<Vec<Renewal>>) -> Option<Error> {
+        match answer {
+            Ok(verdicts) => {
+                let told = due.iter().zip(verdicts).map(|(due, verdict)| self.tell(due, verdict));
+                told.filter_map(Result::err).last()
             }
             Err(error) => {
-                if self.context.failpoints.skips(Point::FallIntoDoubt) {
-                    return Some(error);
-                }
-                for (place, tenure) in &due {
-                    let again = tenure.doubted(&self.context, error.clone());
-                    self.reschedule(*place, tenure, again.unwrap_or(Moment::NEVER));
+                if !self.context.failpoints.skips(Point::FallIntoDoubt) {
+                    due.iter().for_each(|due| self.doubt(due, &error));
                 }
                 Some(error)
             }
         }
     }
 
-    async fn ask(&self, due: &[Due], limit: Duration) -> Result<Vec<Renewal>> {
-        let holds: Vec<Hold> = due.iter().map(|(_, tenure)| tenure.hold()).collect();
-        let only = if let [(_, tenure)] = due { Some(tenure.name()) } else { None };
+    async fn ask(&self, due: &[Due]) -> Result<Vec<Renewal>> {
+        let holds: Vec<Hold> = due.iter().map(|due| due.tenure.hold()).collect();
+        // Waiting for other renewals of ours is no sign of an unreachable store.
+        let _permit = self.in_flight.acquire().await;
+        let limit = due.iter().map(|due| due.question.limit).min().unwrap_or_default();
+        // In a task of its own: a store that panics is doubt, not the end of renewal
+        // (python-redis-lock).
+        let backend = self.context.backend.clone();
+        let task =
+            AbortOnDrop(self.context.runtime.spawn(async move { backend.renew(holds).await }));
         let asking = async {
-            let _permit = self.in_flight.acquire().await;
-            self.context.backend.clone().renew(holds).await
+            let panicked = |_| Error::new(ErrorKind::Internal, "the store's code panicked");
+            task.await.unwrap_or_else(|error| Err(panicked(error).outcome_unknown()))
         };
-        let verdicts = self.context.ask_within(limit, asking).await;
-        match verdicts {
+        let only = if let [due] = due { Some(due.tenure.name()) } else { None };
+        match self.context.ask_within(limit, asking).await {
             Ok(verdicts) if verdicts.len() == due.len() => Ok(verdicts),
             Ok(_) => Err(Error::new(ErrorKind::Internal, "the store lost a renewal's verdict")),
             Err(error) => Err(error.during(Operation::Renew, only)),
         }
     }
 
-    fn tell(&self, place: Place, tenure: &Arc<Tenure>, verdict: Renewal, why: Why) -> Result<()> {
+    fn tell(&self, due: &Due, verdict: Renewal) -> Result<()> {
+        let tenure = &due.tenure;
         match verdict {
-            // The term of a lease that is not renewed stays what it was.
-            Renewal::Renewed(_) if !tenure.is_renewed() && why == Why::Kept => Ok(()),
             Renewal::Renewed(proof) => {
-                tenure.proved(&self.context, proof);
+                // The term of a lease that is not renewed stays what it was.
+                let extends = tenure.is_renewed() || due.why == Why::Asked;
+                tenure.proved(&self.context, proof, extends);
                 let renew_at = brought_together(tenure.renewal_after(proof), tenure.ttl());
-                self.reschedule(place, tenure, renew_at);
+                self.reschedule(due, renew_at);
                 Ok(())
             }
             Renewal::NotYours(reason) => {
@@ -253,12 +290,19 @@ impl Shared {
         }
     }
 
-    fn reschedule(&self, place: Place, tenure: &Arc<Tenure>, renew_at: Moment) {
-        let look_at = renew_at.min(tenure.deadline());
+    fn doubt(&self, due: &Due, error: &Error) {
+        let again = due.tenure.doubted(&self.context, due.question, error.clone());
+        if let Some(again) = again {
+            self.reschedule(due, again);
+        }
+    }
+
+    fn reschedule(&self, due: &Due, renew_at: Moment) {
+        let look_at = renew_at.min(due.tenure.deadline());
         let mut schedule = self.schedule.lock();
-        if let Some(entry) = schedule.get_mut(place, tenure) {
+        if let Some(entry) = schedule.get_mut(due.place, &due.tenure) {
             entry.renew_at = renew_at;
-            schedule.look_at(place, look_at);
+            schedule.look_at(due.place, look_at);
             drop(schedule);
             self.wake_by(look_at);
         }
@@ -267,12 +311,11 @@ impl Shared {
     /// Renews at once what the store hints at.
     async fn follow_hints(self: Arc<Self>) {
         loop {
-            let hint = match self.context.backend.clone().hint().await {
-                Ok(hint) => hint,
-                Err(_) => {
-                    self.context.clock.sleep(COARSEST).await;
-                    continue;
-                }
+            // In a task of its own: a store that panics does not end the following.
+            let hinting = self.context.runtime.spawn(self.context.backend.clone().hint());
+            let Ok(Ok(hint)) = AbortOnDrop(hinting).await else {
+                self.context.clock.sleep(COARSEST).await;
+                continue;
             };
             let suspects: Vec<Due> = {
                 let schedule = self.schedule.lock();
@@ -280,22 +323,38 @@ impl Shared {
                     Hint::Lease(owner) => tenure.owner() == owner,
                     Hint::All => true,
                 };
-                let places = schedule.places();
-                let suspects = places.filter(|(_, entry)| suspect(&entry.tenure));
-                suspects.map(|(place, entry)| (place, entry.tenure.clone())).collect()
+                let suspects = schedule.places().filter(|(_, entry)| suspect(&entry.tenure));
+                let asked = |(place, entry): (Place, &super::schedule::Entry)| {
+                    self.question(place, entry.tenure.clone(), Why::Kept)
+                };
+                suspects.map(asked).collect()
             };
-            for due in suspects.chunks(self.context.backend.limits().batch.max(1)) {
-                self.renew(due.to_vec(), Why::Kept).await;
+            for due in self.batches(suspects) {
+                let shared = self.clone();
+                self.context.runtime.spawn(async move { shared.renew(due).await });
             }
         }
     }
 }
 
-/// Whether the store refused a batch for what is in it, and not because it could not
-/// be reached: asking for each alone would then only add to its troubles.
-fn is_about_one_of_them(error: &Error) -> bool {
-    error.outcome() == Outcome::NotApplied
-        && !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unavailable)
+/// A task that ends with whoever waits for it.
+struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> Future for AbortOnDrop<T> {
+    type Output = Result<T, tokio::task::JoinError>;
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        std::pin::Pin::new(&mut self.0).poll(cx)
+    }
+}
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Moves a renewal a little forward, so that it shares a request with its neighbours.

@@ -4,19 +4,26 @@
 //! newcomers collect and travel together afterwards (group commit for locks). A
 //! request that is under way never depends on its caller being polled: a store
 //! that answers at once is asked in place, any other one by a task of its own.
+//!
+//! A store that answers in place is never seen "in flight" by other tasks of its thread.
+//! So where there is company (other tasks were here just now), a request lets the others
+//! come along first.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio::task;
 
-use super::Context;
+use super::{Context, is_about_one_of_them};
 use crate::backend::{Backend, Claim, Hold, Release, Reply, Verdict};
-use crate::error::{Error, ErrorKind, Operation, Outcome, Result};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::failpoint::Point;
 use crate::name::Name;
 
@@ -60,6 +67,9 @@ impl Request for Hold {
     }
 }
 
+/// A store that takes this many requests at once, or fewer, pays for each of them.
+const GAINS_FROM_BATCHES: usize = 2;
+
 #[derive(Debug)]
 pub(crate) struct Lane<R: Request>(Arc<Shared<R>>);
 
@@ -73,6 +83,29 @@ struct Shared<R: Request> {
 struct Queue<R: Request> {
     in_flight: usize,
     waiting: VecDeque<Item<R>>,
+    company: Company,
+}
+
+/// Whether others are likely to come along.
+#[derive(Debug, Default)]
+struct Company {
+    /// How many travelled together last time.
+    last_batch: usize,
+    /// Who was here last, and when.
+    last: Option<(Option<task::Id>, Moment)>,
+}
+
+impl Company {
+    /// What happened longer ago says nothing about now.
+    const RECENT: Duration = Duration::from_micros(200);
+
+    /// Notes the present task; whether it is not alone.
+    fn expected(&mut self, now: Moment) -> bool {
+        let here = task::try_id();
+        let last = self.last.replace((here, now));
+        let other = last.is_some_and(|(who, at)| who != here && at.until(now) < Self::RECENT);
+        other || self.last_batch > 1
+    }
 }
 
 #[derive(Debug)]
@@ -83,7 +116,8 @@ struct Item<R: Request> {
 
 impl<R: Request> Lane<R> {
     pub(crate) fn new(context: Arc<Context>) -> Self {
-        let queue = Mutex::new(Queue { in_flight: 0, waiting: VecDeque::new() });
+        let company = Company::default();
+        let queue = Mutex::new(Queue { in_flight: 0, waiting: VecDeque::new(), company });
         Self(Arc::new(Shared { context, queue }))
     }
 
@@ -94,7 +128,7 @@ impl<R: Request> Lane<R> {
     /// Once polled it may be applied even if the future is dropped.
     pub(crate) async fn send(&self, request: R) -> Result<R::Answer> {
         // A store that always answers at once must not keep other tasks from running.
-        tokio::task::consume_budget().await;
+        task::consume_budget().await;
         let name = request.name().clone();
         self.enqueue_or_send(request).await.map_err(|error| {
             let store = self.0.context.backend.guarantees().store;
@@ -110,7 +144,7 @@ impl<R: Request> Lane<R> {
                 InPlace::UnderWay(answer) => answer,
             },
         };
-        answer.await.unwrap_or_else(|_| Err(runtime_is_gone()))
+        answer.await.unwrap_or_else(|_| Err(nobody_answers()))
     }
 }
 
@@ -162,13 +196,18 @@ impl<R: Request> Slot<R> {
         }
     }
 
+    async fn send_after_others(self) {
+        task::yield_now().await;
+        self.send_collected().await;
+    }
+
     async fn send_collected(mut self) {
         while !self.give_back_if_idle() {
             let batch = self.lane.next_batch();
             self.lane.send_batch(batch).await;
             // Those who were just answered may have something to send: let them
             // come along instead of travelling behind.
-            tokio::task::yield_now().await;
+            task::yield_now().await;
         }
     }
 
@@ -184,34 +223,70 @@ impl<R: Request> Slot<R> {
 }
 
 impl<R: Request> Drop for Slot<R> {
+    /// Reached with the slot in hand only if the store panicked or the runtime ended:
+    /// those who collected behind it must not be stranded.
     fn drop(&mut self) {
-        if !self.given_back {
-            self.lane.queue.lock().in_flight -= 1;
+        if !self.given_back && !self.give_back_if_idle() {
+            let relay = Relay(Some(self.lane.clone()));
+            self.lane.context.runtime.spawn(relay.go_on());
+        }
+    }
+}
+
+/// A slot on its way to a new task. If there is no runtime to run that, those who
+/// collected are told.
+struct Relay<R: Request>(Option<Arc<Shared<R>>>);
+
+impl<R: Request> Relay<R> {
+    async fn go_on(mut self) {
+        if let Some(lane) = self.0.take() {
+            Slot { lane, given_back: false }.send_collected().await;
+        }
+    }
+}
+
+impl<R: Request> Drop for Relay<R> {
+    fn drop(&mut self) {
+        if let Some(lane) = self.0.take() {
+            let mut queue = lane.queue.lock();
+            queue.in_flight -= 1;
+            queue.waiting.clear();
         }
     }
 }
 
 impl<R: Request> Shared<R> {
     fn admit(self: Arc<Self>, request: R) -> Admission<R> {
+        let in_flight = self.context.backend.limits().in_flight.max(1);
+        // Where many requests may be under way at once, a batch gains little.
+        let gains = in_flight <= GAINS_FROM_BATCHES;
+        let now = if gains { self.context.clock.now() } else { Moment::NEVER };
         let mut queue = self.queue.lock();
-        if queue.in_flight < self.context.backend.limits().in_flight {
-            queue.in_flight += 1;
+        let idle = queue.in_flight < in_flight;
+        queue.in_flight += usize::from(idle);
+        if idle && !(gains && queue.company.expected(now)) {
             drop(queue);
             return Admission::Go(Slot { lane: self, given_back: false }, request);
         }
         let (reply, answer) = oneshot::channel();
         queue.waiting.push_back(Item { request, reply });
+        drop(queue);
+        if idle {
+            let context = self.context.clone();
+            let slot = Slot { lane: self, given_back: false };
+            context.runtime.spawn(slot.send_after_others());
+        }
         Admission::Collected(answer)
     }
 
     fn next_batch(&self) -> Vec<Item<R>> {
-        let waiting = &mut self.queue.lock().waiting;
+        let mut queue = self.queue.lock();
         let limit = self.context.backend.limits().batch.max(1);
         let mut batch = Vec::new();
         let mut names = HashSet::new();
         let mut later = VecDeque::new();
         while batch.len() < limit
-            && let Some(item) = waiting.pop_front()
+            && let Some(item) = queue.waiting.pop_front()
         {
             if R::GOES_WITH_CALLER && item.reply.is_closed() {
                 continue;
@@ -223,9 +298,25 @@ impl<R: Request> Shared<R> {
                 batch.push(item);
             }
         }
-        later.append(waiting);
-        *waiting = later;
+        later.append(&mut queue.waiting);
+        queue.waiting = later;
+        queue.company.last_batch = batch.len();
         batch
+    }
+
+    /// One bad item failed them all. Each alone, and not one after the other: the last
+    /// would wait for the time-outs of all before it.
+    async fn send_one_by_one(&self, batch: Vec<Item<R>>) {
+        let mut sending = task::JoinSet::new();
+        for Item { request, reply } in batch {
+            let context = self.context.clone();
+            let alone = R::send(context.backend.clone(), vec![request]);
+            sending.spawn(async move {
+                let answers = context.ask(alone).await;
+                let _ = reply.send(answers.and_then(only));
+            });
+        }
+        while sending.join_next().await.is_some() {}
     }
 
     async fn send_batch(&self, batch: Vec<Item<R>>) {
@@ -245,14 +336,8 @@ impl<R: Request> Shared<R> {
                     let _ = item.reply.send(Err(wrong_count()));
                 }
             }
-            // One bad item may have failed them all (etcd: an unknown lease).
-            Err(error) if error.outcome() == Outcome::NotApplied && batch.len() > 1 => {
-                for item in batch {
-                    let alone = vec![item.request];
-                    let sending = R::send(self.context.backend.clone(), alone);
-                    let answers = self.context.ask(sending).await;
-                    let _ = item.reply.send(answers.and_then(only));
-                }
+            Err(error) if batch.len() > 1 && is_about_one_of_them(&error) => {
+                self.send_one_by_one(batch).await;
             }
             Err(error) => {
                 for item in batch {
@@ -275,7 +360,8 @@ fn wrong_count() -> Error {
     Error::new(ErrorKind::Internal, message).outcome_unknown()
 }
 
-fn runtime_is_gone() -> Error {
-    let message = "the runtime that this client was connected on has ended";
-    Error::new(ErrorKind::NoRuntime, message).outcome_unknown()
+fn nobody_answers() -> Error {
+    let message = "the request was dropped: the store's code panicked, or the runtime that this \
+                   client was connected on has ended";
+    Error::new(ErrorKind::Internal, message).outcome_unknown()
 }

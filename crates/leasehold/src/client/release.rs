@@ -2,88 +2,133 @@
 
 use std::sync::Arc;
 
+use super::undo::{Trace, undo};
 use super::{Client, backoff};
-use crate::backend::{Hold, Release};
+use crate::backend::{Claim, Release};
 use crate::clock::Moment;
-use crate::error::{Error, Operation, Outcome, Result};
+use crate::error::{Error, ErrorKind, Operation, Outcome, Result};
+use crate::lease::Tenure;
 
 /// How often a release is sent before its caller is told; it goes on in the background.
 const ATTEMPTS: u32 = 3;
 
-/// Releases a hold, sending it again until the store answers or the lease lapses.
-///
-/// # Cancel safety
-///
-/// Dropped, it goes on in the background.
-pub(crate) async fn release(client: &Arc<Client>, hold: Hold, deadline: Moment) -> Result<()> {
-    let mut releasing = Releasing { client, hold, deadline, may_be_done: false, over: false };
-    for attempt in 0..ATTEMPTS {
-        match releasing.once().await {
-            Some(verdict) => return verdict,
-            None => client.context.clock.sleep(backoff(attempt)).await,
-        }
-    }
-    let message = "the store does not answer; the release is sent again until the lease lapses";
-    let error = Error::new(crate::error::ErrorKind::Unreachable, message).outcome_unknown();
-    let store = client.context.backend.guarantees().store;
-    Err(error.on_store(store).during(Operation::Release, Some(&releasing.hold.name)))
-}
-
-/// Goes on releasing until the store answers or the lease lapses.
-pub(crate) async fn release_in_background(client: Arc<Client>, hold: Hold, deadline: Moment) {
-    let mut releasing =
-        Releasing { client: &client, hold, deadline, may_be_done: false, over: true };
-    let mut attempt = 0;
-    while releasing.once().await.is_none() {
-        if client.now() >= deadline {
-            tracing::warn!(lock = %releasing.hold.name,
-                "the store did not answer a release; the lease lapses by its TTL");
-            return;
-        }
-        client.context.clock.sleep(backoff(attempt)).await;
-        attempt += 1;
-    }
-}
-
-struct Releasing<'a> {
-    client: &'a Arc<Client>,
-    hold: Hold,
+/// A lease that is being given back. Dropped without an answer, it goes on in the
+/// background.
+pub(crate) struct Releasing {
+    client: Arc<Client>,
+    tenure: Arc<Tenure>,
+    /// Until when the lease lasts, and a release makes sense.
     deadline: Moment,
+    /// Another claim of its owner may still be on its way to the store.
+    stray_claim: bool,
     /// An attempt went out before the deadline and its answer was lost.
     may_be_done: bool,
+    sent: bool,
     over: bool,
 }
 
-impl Releasing<'_> {
+impl Releasing {
+    pub(crate) fn new(
+        client: Arc<Client>,
+        tenure: Arc<Tenure>,
+        deadline: Moment,
+        stray_claim: bool,
+    ) -> Self {
+        Self { client, tenure, deadline, stray_claim, may_be_done: false, sent: false, over: false }
+    }
+
+    /// Sends it, again if the answer is lost, and tells how it ended.
+    pub(crate) async fn release(mut self) -> Result<()> {
+        for attempt in 0..ATTEMPTS {
+            match self.once().await {
+                Some(verdict) => return verdict,
+                None => self.client.context.clock.sleep(backoff(attempt)).await,
+            }
+        }
+        let message = "the store does not answer; the release is sent again until the lease lapses";
+        let error = Error::new(ErrorKind::Unreachable, message).outcome_unknown();
+        Err(self.explain(error))
+    }
+
+    /// Goes on until the store answers or the lease lapses.
+    pub(crate) fn in_background(mut self) {
+        self.over = true;
+        let runtime = self.client.context.runtime.clone();
+        runtime.spawn(async move {
+            let mut attempt = 0;
+            while self.once().await.is_none() {
+                if self.client.now() >= self.deadline {
+                    tracing::warn!(lock = %self.tenure.name(),
+                        "the store did not answer a release; the lease lapses by its TTL");
+                    self.tenure.given_back(&self.client.context);
+                    return;
+                }
+                self.client.context.clock.sleep(backoff(attempt)).await;
+                attempt += 1;
+            }
+        });
+    }
+
+    /// Sends it once in the background, for a lease whose end has been told: others need
+    /// not wait for the rest of its TTL.
+    pub(crate) fn of_a_lost_lease(mut self) {
+        self.over = true;
+        let runtime = self.client.context.runtime.clone();
+        runtime.spawn(async move {
+            // Without an answer it lapses.
+            let _ = self.client.releases.send(self.tenure.hold()).await;
+        });
+    }
+
     /// Sends it once; the verdict, or `None` without an answer.
     async fn once(&mut self) -> Option<Result<()>> {
-        let in_time = self.client.now() < self.deadline;
-        let answer = self.client.releases.send(self.hold.clone()).await;
-        let verdict = match answer {
-            Ok(Release::Released) => Ok(()),
+        // The first attempt follows the look at the clock that made it possible.
+        let in_time = !std::mem::replace(&mut self.sent, true) || self.client.now() < self.deadline;
+        let released = match self.client.releases.send(self.tenure.hold()).await {
+            Ok(Release::Released) => true,
             // Our own lost answer: it was there, and we gave it back.
-            Ok(Release::NotHeld) if self.may_be_done => Ok(()),
-            Ok(Release::NotHeld) => {
-                let store = self.client.context.backend.guarantees().store;
-                let error = Error::not_held().on_store(store);
-                Err(error.during(Operation::Release, Some(&self.hold.name)))
-            }
+            Ok(Release::NotHeld) => self.may_be_done,
             Err(error) => {
                 self.may_be_done |= in_time && error.outcome() == Outcome::Unknown;
                 return None;
             }
         };
         self.over = true;
-        Some(verdict)
+        if self.stray_claim {
+            self.bar();
+        }
+        if released {
+            self.tenure.given_back(&self.client.context);
+            Some(Ok(()))
+        } else {
+            self.tenure.found_gone(&self.client.context);
+            Some(Err(self.explain(Error::not_held())))
+        }
+    }
+
+    /// Keeps a claim that is still on its way from taking the lock that was given back.
+    fn bar(&self) {
+        let holder = self.client.holder.clone();
+        let mut claim = Claim::new(self.tenure.name().clone(), self.tenure.ttl(), holder);
+        claim.owner = self.tenure.owner();
+        let barring = undo(self.client.clone(), claim, Trace::Unknown);
+        self.client.context.runtime.spawn(barring);
+    }
+
+    fn explain(&self, error: Error) -> Error {
+        let store = self.client.context.backend.guarantees().store;
+        error.on_store(store).during(Operation::Release, Some(self.tenure.name()))
     }
 }
 
-impl Drop for Releasing<'_> {
+impl Drop for Releasing {
     fn drop(&mut self) {
         if !self.over {
-            let hold = self.hold.clone();
-            let going_on = release_in_background(self.client.clone(), hold, self.deadline);
-            self.client.context.runtime.spawn(going_on);
+            let (client, tenure) = (self.client.clone(), self.tenure.clone());
+            let mut rest = Self::new(client, tenure, self.deadline, self.stray_claim);
+            rest.may_be_done = self.may_be_done;
+            rest.sent = self.sent;
+            rest.in_background();
         }
     }
 }

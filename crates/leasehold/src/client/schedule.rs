@@ -44,7 +44,11 @@ impl Schedule {
         place
     }
 
-    pub(super) fn remove(&mut self, place: Place) {
+    /// Removes a lease; nothing if the place is already another's.
+    pub(super) fn remove(&mut self, place: Place, tenure: &Arc<Tenure>) {
+        if self.get_mut(place, tenure).is_none() {
+            return;
+        }
         self.take_out(place);
         let Some(entry) = self.entries.try_remove(place.0 as usize) else { return };
         let ttl = entry.tenure.ttl();
@@ -85,17 +89,23 @@ impl Schedule {
         bucket.map_or(Moment::NEVER, |(millis, _)| Moment::from_nanos(millis * 1_000_000))
     }
 
-    /// Takes out what is due.
-    pub(super) fn take_due(&mut self, now: Moment) -> Vec<Place> {
+    /// Takes out what is due, but at most this many.
+    pub(super) fn take_due(&mut self, now: Moment, most: usize) -> Vec<Place> {
         let mut due = Vec::new();
-        while let Some(bucket) = self.buckets.first_entry()
+        while due.len() < most
+            && let Some(mut bucket) = self.buckets.first_entry()
             && *bucket.key() <= now.as_millis()
         {
-            for key in bucket.remove() {
+            // From the end: the places of the others stay what they are.
+            let keep = bucket.get().len().saturating_sub(most - due.len());
+            for key in bucket.get_mut().split_off(keep) {
                 if let Some(entry) = self.entries.get_mut(key as usize) {
                     entry.waits_in = None;
                     due.push(Place(key));
                 }
+            }
+            if keep == 0 {
+                bucket.remove();
             }
         }
         due

@@ -49,9 +49,11 @@ pub(super) async fn undo_once(client: &Client, claim: &Claim, trace: Trace) -> R
         Trace::Unknown => match settle(client, claim).await? {
             None => Ok(()),
             Some(grant) => {
-                let releasing =
-                    client.context.backend.clone().release(vec![claim.hold(grant.token)]);
-                client.context.ask(releasing).await.map(drop)
+                let hold = claim.hold(grant.token);
+                client.context.ask(client.context.backend.clone().release(vec![hold])).await?;
+                // Settling bars only an owner that it does not find; a second request of
+                // this one may still be on its way.
+                settle(client, claim).await.map(drop)
             }
         },
     }

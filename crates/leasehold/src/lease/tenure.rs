@@ -57,6 +57,9 @@ struct Life {
     phase: Phase,
     deadline: Moment,
     attempts_left: u32,
+    /// How often it was proved: a failure that was asked for before the last proof
+    /// says nothing any more.
+    proofs: u32,
 }
 
 #[derive(Debug)]
@@ -68,21 +71,35 @@ enum Phase {
 }
 
 /// What the keeper does next with a lease.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Next {
-    /// Nothing: it is over.
-    Over,
-    /// Renew it now; whatever comes of that, look again at the deadline.
-    Renew { deadline: Moment },
+    /// Nothing: it is over. A loss that was found just now must be told.
+    Over(Option<Loss>),
+    /// Renew it now.
+    Renew,
     /// Look again then.
     At(Moment),
 }
 
+/// A question to the store, as far as the lease is concerned.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Question {
+    /// The proofs before it was asked.
+    proofs: u32,
+    /// How long the answer may take: early enough to ask again.
+    pub(crate) limit: Duration,
+}
+
 impl Tenure {
     /// A lease from its grant.
-    pub(crate) fn new(context: &Context, hold: Hold, grant: &Grant, terms: &Terms) -> Self {
-        let deadline = deadline(context, terms.ttl, grant.proof);
-        let now = context.clock.now();
+    pub(crate) fn new(
+        context: &Context,
+        hold: Hold,
+        grant: &Grant,
+        terms: &Terms,
+        now: Moment,
+    ) -> Self {
+        let deadline = deadline(context, grant.proof);
         Self {
             name: hold.name,
             owner: hold.owner,
@@ -92,7 +109,7 @@ impl Tenure {
             ends_at: terms.max_hold.map_or(Moment::NEVER, |cap| now + cap),
             renewed: terms.renewed,
             on_doubt: terms.on_doubt,
-            life: Mutex::new(Life { phase: Phase::Held, deadline, attempts_left: 0 }),
+            life: Mutex::new(Life { phase: Phase::Held, deadline, attempts_left: 0, proofs: 0 }),
             changed: Notify::new(),
             cancellation: OnceLock::new(),
         }
@@ -119,10 +136,6 @@ impl Tenure {
         self.renewed
     }
 
-    pub(crate) fn granted_at(&self) -> Moment {
-        self.granted_at
-    }
-
     pub(crate) fn hold(&self) -> Hold {
         Hold { name: self.name.clone(), owner: self.owner, token: self.token, ttl: self.ttl }
     }
@@ -135,16 +148,15 @@ impl Tenure {
     /// Where it stands now. Looks at the clock, so that a process that slept past its
     /// deadline learns of it before any timer fires.
     pub(crate) fn state(&self, context: &Context) -> LeaseState {
-        let mut life = self.life.lock();
-        if !context.failpoints.skips(Point::CompareOnCall) {
-            self.compare(&mut life, context, context.clock.now());
-        }
-        match &life.phase {
-            Phase::Held => LeaseState::Held,
-            Phase::Doubtful => LeaseState::Doubtful,
-            Phase::Lost(loss) => LeaseState::Lost((**loss).clone()),
-            Phase::Released => LeaseState::Released,
-        }
+        let heedless = context.failpoints.skips(Point::CompareOnCall);
+        let (state, loss) = {
+            let mut life = self.life.lock();
+            let now = context.clock.now();
+            let loss = if heedless { None } else { self.compare(&mut life, now) };
+            (life.state(), loss)
+        };
+        self.tell(context, loss);
+        state
     }
 
     /// Waits until `wanted` says something about the state.
@@ -173,24 +185,24 @@ impl Tenure {
         token
     }
 
-    /// What the keeper does with it at `now`.
+    /// What the keeper does with it at `now`. Tells nobody: the keeper does, when it
+    /// has let go of its own lock.
     pub(crate) fn due(&self, context: &Context, now: Moment, renew_at: Moment) -> Next {
         // The schedule counts in milliseconds, and early is safe.
-        let now = now + Duration::from_millis(1);
+        let soon = now + Duration::from_millis(1);
         let mut life = self.life.lock();
         let deadline = life.deadline.min(self.ends_at);
-        if context.failpoints.skips(Point::FireLoss) {
-            if now >= deadline {
-                return Next::Over;
-            }
-        } else {
-            self.compare(&mut life, context, now);
+        let mut loss = None;
+        if !context.failpoints.skips(Point::FireLoss) {
+            loss = self.compare_by(&mut life, soon, now);
+        } else if soon >= deadline {
+            return Next::Over(None);
         }
         let heedless = context.failpoints.skips(Point::StopRenewing);
         match life.phase {
-            Phase::Released if heedless && now >= renew_at => Next::Renew { deadline },
-            Phase::Lost(_) | Phase::Released => Next::Over,
-            _ if now >= renew_at => Next::Renew { deadline },
+            Phase::Released if heedless && soon >= renew_at => Next::Renew,
+            Phase::Lost(_) | Phase::Released => Next::Over(loss),
+            _ if soon >= renew_at => Next::Renew,
             _ => Next::At(deadline.min(renew_at)),
         }
     }
@@ -201,109 +213,182 @@ impl Tenure {
         if !self.renewed {
             return Moment::NEVER;
         }
-        if proof.valid_for < self.ttl {
-            // A grant pushed to a waiter is short until it is renewed.
-            return proof.at;
-        }
-        let third = self.ttl / 3;
+        let third = proof.valid_for.min(self.ttl) / 3;
         proof.at + third.mul_f64(0.9 + 0.1 * fastrand::f64())
     }
 
-    /// A renewal proved it. The last word unless it is already over: a loss is final.
-    pub(crate) fn proved(&self, context: &Context, proof: Proof) {
-        let mut life = self.life.lock();
-        self.compare(&mut life, context, context.clock.now());
-        if matches!(life.phase, Phase::Lost(_) | Phase::Released) {
-            return;
+    /// The same after the grant itself. One that was pushed to a waiter is short until
+    /// it is renewed, which is then done at once.
+    pub(crate) fn renewal_after_grant(&self, proof: Proof) -> Moment {
+        if self.renewed && proof.valid_for < self.ttl {
+            return proof.at;
         }
-        // Answers may overtake each other: an older proof takes nothing back.
-        life.deadline = life.deadline.max(deadline(context, self.ttl, proof));
-        life.attempts_left = 0;
+        self.renewal_after(proof)
+    }
+
+    /// A question that is about to be sent.
+    pub(crate) fn question(&self, context: &Context) -> Question {
+        const SHORTEST: Duration = Duration::from_millis(1);
+        let life = self.life.lock();
+        let left = context.clock.now().until(life.deadline);
+        let limit = context.request_timeout.min(self.ttl / 6).min(left / 3).max(SHORTEST);
+        Question { proofs: life.proofs, limit }
+    }
+
+    /// The store proved it. The last word unless it is already over: a loss is final.
+    /// Without `extends` the term stays what it was, and only doubt is lifted.
+    pub(crate) fn proved(&self, context: &Context, proof: Proof, extends: bool) {
+        let mut life = self.life.lock();
+        let loss = self.compare(&mut life, context.clock.now());
         let proved_again = matches!(life.phase, Phase::Doubtful);
-        life.phase = Phase::Held;
+        let alive = proved_again || matches!(life.phase, Phase::Held);
+        if alive {
+            life.phase = Phase::Held;
+            life.attempts_left = 0;
+            life.proofs = life.proofs.wrapping_add(1);
+            if extends {
+                // Answers may overtake each other: an older proof takes nothing back.
+                life.deadline = life.deadline.max(deadline(context, proof));
+            }
+        }
         drop(life);
-        context.announce(&self.name, Some(self.owner), EventKind::Renewed);
+        self.tell(context, loss);
+        if alive && extends {
+            context.announce(&self.name, Some(self.owner), EventKind::Renewed);
+        }
         if proved_again {
             self.changed.notify_waiters();
         }
     }
 
     /// A renewal got no answer. When to try again, if at all.
-    pub(crate) fn doubted(&self, context: &Context, error: Error) -> Option<Moment> {
+    pub(crate) fn doubted(
+        &self,
+        context: &Context,
+        question: Question,
+        error: Error,
+    ) -> Option<Moment> {
         let mut life = self.life.lock();
         let now = context.clock.now();
-        self.compare(&mut life, context, now);
+        if let Some(loss) = self.compare(&mut life, now) {
+            drop(life);
+            self.tell(context, Some(loss));
+            return None;
+        }
         let first = match life.phase {
             Phase::Held => true,
             Phase::Doubtful => false,
             Phase::Lost(_) | Phase::Released => return None,
         };
+        if life.proofs != question.proofs {
+            // Proved by a later question: its answer has arranged the next renewal.
+            return None;
+        }
         life.attempts_left = match self.on_doubt {
             OnDoubt::Stop => 0,
             OnDoubt::Prove { attempts } if first => attempts,
             OnDoubt::Prove { .. } => life.attempts_left - 1,
         };
+        let attempts_left = life.attempts_left;
+        let mut loss = None;
+        if attempts_left == 0 {
+            loss = Some(self.end(&mut life, LossReason::Unreachable, now));
+        } else {
+            life.phase = Phase::Doubtful;
+        }
+        let left = now.until(life.deadline.min(self.ends_at));
+        drop(life);
         context.announce(&self.name, Some(self.owner), EventKind::Doubtful(error));
-        if life.attempts_left == 0 {
-            self.lose_locked(&mut life, context, LossReason::Unreachable);
+        if loss.is_some() {
+            self.tell(context, loss);
             return None;
         }
-        life.phase = Phase::Doubtful;
-        let left = now.until(life.deadline.min(self.ends_at));
-        let pause = (left / life.attempts_left.saturating_add(1)).min(self.ttl / 12);
-        drop(life);
         if first {
             self.changed.notify_waiters();
         }
+        // Spread over what is left, but neither idle for long nor a storm.
+        let shortest = (self.ttl / 100).max(Duration::from_millis(5));
+        let pause = (left / attempts_left.saturating_add(1)).min(self.ttl / 12).max(shortest);
         Some(now + pause.mul_f64(0.5 + 0.5 * fastrand::f64()))
     }
 
     /// It is over, and the holder did not ask for it.
     pub(crate) fn lose(&self, context: &Context, reason: LossReason) {
         let mut life = self.life.lock();
-        if matches!(life.phase, Phase::Held | Phase::Doubtful) {
-            self.lose_locked(&mut life, context, reason);
-        }
+        let alive = matches!(life.phase, Phase::Held | Phase::Doubtful);
+        let loss = alive.then(|| self.end(&mut life, reason, context.clock.now()));
+        drop(life);
+        self.tell(context, loss);
     }
 
     /// It is being given back: from now on the holder may not act. The deadline until
     /// which a release may be sent, or the state that makes it impossible.
     pub(crate) fn give_back(&self, context: &Context) -> Result<Moment, LeaseState> {
         let mut life = self.life.lock();
-        self.compare(&mut life, context, context.clock.now());
-        match &life.phase {
-            Phase::Lost(loss) => Err(LeaseState::Lost((**loss).clone())),
-            Phase::Released => Err(LeaseState::Released),
+        let loss = self.compare(&mut life, context.clock.now());
+        let given = match life.phase {
+            Phase::Lost(_) | Phase::Released => Err(life.state()),
             Phase::Held | Phase::Doubtful => {
                 life.phase = Phase::Released;
-                let deadline = life.deadline;
-                drop(life);
-                self.ended();
-                Ok(deadline)
+                Ok(life.deadline)
             }
+        };
+        drop(life);
+        self.tell(context, loss);
+        if given.is_ok() {
+            self.ended();
         }
+        given
     }
 
-    fn compare(&self, life: &mut Life, context: &Context, now: Moment) {
+    /// The store answered the release: it was given back.
+    pub(crate) fn given_back(&self, context: &Context) {
+        let held = self.granted_at.until(context.clock.now());
+        context.announce(&self.name, Some(self.owner), EventKind::Released { held });
+    }
+
+    /// The store answered the release: it had gone before.
+    pub(crate) fn found_gone(&self, context: &Context) {
+        let mut life = self.life.lock();
+        let loss = self.end(&mut life, LossReason::Expired, context.clock.now());
+        drop(life);
+        self.tell(context, Some(loss));
+    }
+
+    /// A loss by the clock, if it is time. Whoever calls this tells of it, outside of
+    /// the lock: wakers and readers may look at the lease.
+    #[must_use]
+    fn compare(&self, life: &mut Life, now: Moment) -> Option<Loss> {
+        self.compare_by(life, now, now)
+    }
+
+    /// The same by another moment than now.
+    #[must_use]
+    fn compare_by(&self, life: &mut Life, by: Moment, now: Moment) -> Option<Loss> {
         let doubtful = match life.phase {
             Phase::Held => false,
             Phase::Doubtful => true,
-            Phase::Lost(_) | Phase::Released => return,
+            Phase::Lost(_) | Phase::Released => return None,
         };
-        if now >= life.deadline {
+        if by >= life.deadline {
             let expired = if doubtful { LossReason::Unreachable } else { LossReason::Expired };
-            self.lose_locked(life, context, expired);
-        } else if now >= self.ends_at {
-            self.lose_locked(life, context, LossReason::MaxHold);
+            return Some(self.end(life, expired, now));
         }
+        (by >= self.ends_at).then(|| self.end(life, LossReason::MaxHold, now))
     }
 
-    fn lose_locked(&self, life: &mut Life, context: &Context, reason: LossReason) {
-        let at = context.clock.now();
+    fn end(&self, life: &mut Life, reason: LossReason, at: Moment) -> Loss {
         let loss = Loss { reason, at, held: self.granted_at.until(at) };
         life.phase = Phase::Lost(Box::new(loss.clone()));
-        context.announce(&self.name, Some(self.owner), EventKind::Lost(loss));
-        self.ended();
+        loss
+    }
+
+    /// Tells everybody of a loss that was found.
+    pub(crate) fn tell(&self, context: &Context, loss: Option<Loss>) {
+        if let Some(loss) = loss {
+            context.announce(&self.name, Some(self.owner), EventKind::Lost(loss));
+            self.ended();
+        }
     }
 
     fn ended(&self) {
@@ -314,7 +399,18 @@ impl Tenure {
     }
 }
 
+impl Life {
+    fn state(&self) -> LeaseState {
+        match &self.phase {
+            Phase::Held => LeaseState::Held,
+            Phase::Doubtful => LeaseState::Doubtful,
+            Phase::Lost(loss) => LeaseState::Lost((**loss).clone()),
+            Phase::Released => LeaseState::Released,
+        }
+    }
+}
+
 /// The last moment the holder may act on this proof.
-pub(crate) fn deadline(context: &Context, ttl: Duration, proof: Proof) -> Moment {
-    proof.at + proof.valid_for.saturating_sub(context.drift(ttl))
+pub(crate) fn deadline(context: &Context, proof: Proof) -> Moment {
+    proof.at + proof.valid_for.saturating_sub(context.drift(proof.valid_for))
 }

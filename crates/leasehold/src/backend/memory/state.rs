@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 
@@ -33,15 +33,19 @@ pub(super) struct State {
 #[derive(Debug, Default)]
 struct Record {
     lease: Option<Lease>,
-    queue: VecDeque<Waiter>,
+    /// Boxed by need: few of a million locks have waiters.
+    #[expect(clippy::box_collection, reason = "it is the size that counts")]
+    queue: Option<Box<VecDeque<Waiter>>>,
 }
 
 #[derive(Debug)]
 struct Lease {
     owner: Owner,
     token: Token,
-    proof: Proof,
-    since: SystemTime,
+    proved: Moment,
+    expires: Moment,
+    /// Microseconds since 1970.
+    since: u64,
     holder: Arc<Holder>,
 }
 
@@ -60,16 +64,34 @@ pub(super) enum Place {
 }
 
 impl Lease {
-    fn expires(&self) -> Moment {
-        self.proof.at + self.proof.valid_for
+    fn proof(&self) -> Proof {
+        Proof { at: self.proved, valid_for: self.proved.until(self.expires) }
     }
 
     fn grant(&self) -> Grant {
-        Grant { token: self.token, proof: self.proof }
+        Grant { token: self.token, proof: self.proof() }
     }
 
     fn held_by(&self) -> HeldBy {
-        HeldBy::new(Some((*self.holder).clone()), Some(self.since))
+        let since = UNIX_EPOCH + Duration::from_micros(self.since);
+        HeldBy::new(Some((*self.holder).clone()), Some(since))
+    }
+}
+
+impl Record {
+    fn queue(&self) -> impl Iterator<Item = &Waiter> {
+        self.queue.iter().flat_map(|queue| queue.iter())
+    }
+
+    /// Those who keep their place.
+    fn waiters(&self, now: Moment) -> impl Iterator<Item = &Waiter> {
+        self.queue().filter(move |waiter| waiter.keeps_place_until > now)
+    }
+
+    fn dequeue(&mut self, owner: Owner) {
+        if let Some(queue) = &mut self.queue {
+            queue.retain(|waiter| waiter.claim.owner != owner);
+        }
     }
 }
 
@@ -91,11 +113,12 @@ impl State {
             if !claim.queue {
                 return Verdict::Held(held_by);
             }
-            let queued = record.queue.iter().any(|waiter| waiter.claim.owner == claim.owner);
+            let queued = record.queue().any(|waiter| waiter.claim.owner == claim.owner);
             if !queued {
                 let keeps_place_until = now + PATIENCE_WITH_WAITERS;
                 let bell = Arc::new(Notify::new());
-                record.queue.push_back(Waiter { claim, bell, keeps_place_until });
+                let queue = record.queue.get_or_insert_default();
+                queue.push_back(Waiter { claim, bell, keeps_place_until });
             }
             return Verdict::Queued(held_by);
         }
@@ -114,7 +137,7 @@ impl State {
         self.expire(&claim.name, now);
         self.serve(&claim.name, now, clock);
         let lease = self.locks.get(&claim.name).and_then(|record| record.lease.as_ref());
-        let free_at = lease.map_or(now, Lease::expires);
+        let free_at = lease.map_or(now, |lease| lease.expires);
         if let Some(lease) = lease.filter(|lease| lease.owner == claim.owner) {
             return Place::Granted(lease.grant());
         }
@@ -126,7 +149,7 @@ impl State {
 
     pub(super) fn leave(&mut self, claim: &Claim, now: Moment, clock: &Clock) {
         if let Some(record) = self.locks.get_mut(&claim.name) {
-            record.queue.retain(|waiter| waiter.claim.owner != claim.owner);
+            record.dequeue(claim.owner);
         }
         if let Some(token) = self.token_of(&claim.name, claim.owner) {
             self.release(&claim.hold(token), now, clock);
@@ -139,7 +162,7 @@ impl State {
             if let Some(lease) = record.lease.as_ref().filter(|l| l.owner == claim.owner) {
                 return Some(lease.grant());
             }
-            record.queue.retain(|waiter| waiter.claim.owner != claim.owner);
+            record.dequeue(claim.owner);
         }
         self.barred.insert(claim.owner, now + claim.ttl.max(Duration::from_secs(60)));
         None
@@ -148,9 +171,10 @@ impl State {
     pub(super) fn renew(&mut self, hold: &Hold, now: Moment) -> Renewal {
         let lease = self.locks.get_mut(&hold.name).and_then(|record| record.lease.as_mut());
         match lease {
-            Some(lease) if lease.owner == hold.owner && lease.expires() > now => {
-                lease.proof = Proof { at: now, valid_for: hold.ttl };
-                Renewal::Renewed(lease.proof)
+            Some(lease) if lease.owner == hold.owner && lease.expires > now => {
+                lease.proved = now;
+                lease.expires = now + hold.ttl;
+                Renewal::Renewed(lease.proof())
             }
             other => {
                 let taken = other.is_some_and(|lease| lease.owner != hold.owner);
@@ -169,7 +193,7 @@ impl State {
         let Some(lease) = record.lease.take_if(|lease| lease.owner == hold.owner) else {
             return Release::NotHeld;
         };
-        let verdict = if lease.expires() > now { Release::Released } else { Release::NotHeld };
+        let verdict = if lease.expires > now { Release::Released } else { Release::NotHeld };
         self.floor = self.floor.max(lease.token.get());
         self.serve(&hold.name, now, clock);
         verdict
@@ -201,9 +225,9 @@ impl State {
         let mut info = LockInfo::free(name.clone());
         info.forced = forced;
         if let Some(record) = record {
-            info.waiters = record.queue.len();
-            info.lease = record.lease.as_ref().filter(|lease| lease.expires() > now).map(|lease| {
-                let remaining = now.until(lease.expires());
+            info.waiters = record.waiters(now).count();
+            info.lease = record.lease.as_ref().filter(|lease| lease.expires > now).map(|lease| {
+                let remaining = now.until(lease.expires);
                 LeaseInfo::new(
                     Some(lease.owner),
                     Some(lease.token),
@@ -224,7 +248,7 @@ impl State {
     }
 
     fn waiter(&mut self, claim: &Claim) -> Option<&mut Waiter> {
-        let queue = &mut self.locks.get_mut(&claim.name)?.queue;
+        let queue = self.locks.get_mut(&claim.name)?.queue.as_mut()?;
         queue.iter_mut().find(|waiter| waiter.claim.owner == claim.owner)
     }
 
@@ -236,7 +260,7 @@ impl State {
     /// Ends the lease of this lock if its time is over.
     fn expire(&mut self, name: &Name, now: Moment) {
         if let Some(record) = self.locks.get_mut(name)
-            && let Some(lease) = record.lease.take_if(|lease| lease.expires() <= now)
+            && let Some(lease) = record.lease.take_if(|lease| lease.expires <= now)
         {
             self.floor = self.floor.max(lease.token.get());
         }
@@ -248,7 +272,8 @@ impl State {
             if record.lease.is_some() {
                 return;
             }
-            let Some(waiter) = record.queue.pop_front() else {
+            let first = record.queue.as_mut().and_then(|queue| queue.pop_front());
+            let Some(waiter) = first else {
                 self.locks.remove(name);
                 return;
             };
@@ -268,13 +293,15 @@ impl State {
         now: Moment,
         clock: &Clock,
     ) -> Option<Grant> {
-        let token = Token::after(Token::new(self.floor), clock.wall_micros())?;
+        let since = clock.wall_micros();
+        let token = Token::after(Token::new(self.floor), since)?;
         self.floor = token.get();
         let lease = Lease {
             owner: claim.owner,
             token,
-            proof: Proof { at: now, valid_for: term },
-            since: clock.wall(),
+            proved: now,
+            expires: now + term,
+            since,
             holder: claim.holder.clone(),
         };
         let grant = lease.grant();
@@ -291,11 +318,11 @@ impl State {
         self.barred.retain(|_, until| *until > now);
         let floor = &mut self.floor;
         self.locks.retain(|_, record| {
-            let lapsed = record.lease.as_ref().is_none_or(|lease| lease.expires() <= now);
+            let lapsed = record.lease.as_ref().is_none_or(|lease| lease.expires <= now);
             if let Some(lease) = record.lease.as_ref().filter(|_| lapsed) {
                 *floor = (*floor).max(lease.token.get());
             }
-            !(lapsed && record.queue.is_empty())
+            !(lapsed && record.waiters(now).next().is_none())
         });
         // Audit: the newest thousand are enough for a store that dies with its process.
         if self.forced.len() > 1024 {

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -34,7 +34,7 @@ pub(super) struct Ring {
 pub(super) struct Bells {
     name: String,
     directory: PathBuf,
-    folder: OnceLock<OwnedFd>,
+    folder: Mutex<Option<Arc<OwnedFd>>>,
     sender: UnixDatagram,
     listener: Mutex<Option<Listener>>,
     desk: Arc<Desk>,
@@ -67,9 +67,16 @@ impl Bells {
         if ring.bell == self.name {
             return self.desk.deliver(ring.owner);
         }
-        if let Ok(path) = self.address(&ring.bell) {
-            let _ = self.sender.send_to(&ring.owner.to_bytes(), path);
+        let gone = |sent: io::Result<()>| sent.is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        // Perhaps only the folder is another one by now.
+        if gone(self.send(ring)) && self.folder.lock().take().is_some() {
+            let _ = self.send(ring);
         }
+    }
+
+    fn send(&self, ring: &Ring) -> io::Result<()> {
+        let folder = self.folder()?;
+        self.sender.send_to(&ring.owner.to_bytes(), address(&folder, &ring.bell)).map(drop)
     }
 
     /// A seat at which this owner hears its bell, until it is dropped.
@@ -93,19 +100,22 @@ impl Bells {
         }
     }
 
-    /// Binds the socket and starts its task, if the one of before is not running.
+    /// Binds the socket and starts its task, if the one of before is not running or was
+    /// removed, as those who tidy up old files do.
     fn bind(&self) {
         if tokio::runtime::Handle::try_current().is_err() {
             return;
         }
         let mut listener = self.listener.lock();
-        if listener.as_ref().is_some_and(|listener| !listener.task.is_finished()) {
+        let is_there = listener.is_some() && self.directory.join(&self.name).exists();
+        if is_there && listener.as_ref().is_some_and(|listener| !listener.task.is_finished()) {
             return;
         }
-        let started = match listener.take() {
+        let before = listener.take().inspect(|before| before.task.abort());
+        let started = match before {
             // The runtime of before is gone, the socket is not.
-            Some(before) => Ok(before.socket),
-            None => self.bind_socket(),
+            Some(before) if is_there => Ok(before.socket),
+            _ => self.bind_socket(),
         }
         .and_then(|socket| self.start(socket));
         match started {
@@ -116,7 +126,8 @@ impl Bells {
 
     fn bind_socket(&self) -> io::Result<UnixDatagram> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-        let socket = UnixDatagram::bind(self.address(&self.name)?)?;
+        *self.folder.lock() = None;
+        let socket = UnixDatagram::bind(address(&*self.folder()?, &self.name))?;
         socket.set_nonblocking(true)?;
         Ok(socket)
     }
@@ -135,18 +146,21 @@ impl Bells {
         Ok(Listener { socket, task })
     }
 
-    /// A socket's path has at most 107 bytes; through the folder's descriptor it is short.
-    fn address(&self, bell: &str) -> io::Result<PathBuf> {
-        let folder = match self.folder.get() {
-            Some(folder) => folder,
-            None => {
-                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                let folder = rustix::fs::open(&self.directory, flags, Mode::empty())?;
-                self.folder.get_or_init(|| folder)
-            }
-        };
-        Ok(format!("/proc/self/fd/{}/{bell}", folder.as_raw_fd()).into())
+    fn folder(&self) -> io::Result<Arc<OwnedFd>> {
+        let mut folder = self.folder.lock();
+        if let Some(folder) = &*folder {
+            return Ok(folder.clone());
+        }
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = Arc::new(rustix::fs::open(&self.directory, flags, Mode::empty())?);
+        *folder = Some(opened.clone());
+        Ok(opened)
     }
+}
+
+/// A socket's path has at most 107 bytes; through the folder's descriptor it is short.
+fn address(folder: &OwnedFd, bell: &str) -> PathBuf {
+    format!("/proc/self/fd/{}/{bell}", folder.as_raw_fd()).into()
 }
 
 impl Drop for Bells {
@@ -202,10 +216,10 @@ impl Drop for Seat {
 pub(super) fn sweep(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     let Ok(probe) = Bells::new(String::new(), directory.to_owned()) else { return };
+    let Ok(folder) = probe.folder() else { return };
     for entry in entries.flatten() {
-        let address = entry.file_name().to_str().and_then(|bell| probe.address(bell).ok());
-        let Some(address) = address else { continue };
-        let answer = probe.sender.connect(address);
+        let Some(bell) = entry.file_name().to_str().map(str::to_owned) else { continue };
+        let answer = probe.sender.connect(address(&folder, &bell));
         if answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
             let _ = fs::remove_file(entry.path());
         }
@@ -248,6 +262,21 @@ mod tests {
         let left: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
         assert_eq!(left.len(), 1);
         assert_eq!(left[0].file_name(), "live");
+    }
+
+    #[tokio::test]
+    async fn bells_come_back_after_their_folder_was_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("bells");
+        let (one, two) = (bells("one", &directory), bells("two", &directory));
+        let owner = Owner::random();
+        let ring = Ring { bell: "one".to_owned(), owner };
+        for _ in 0..2 {
+            let seat = one.listen(owner);
+            two.ring(&ring);
+            tokio::time::timeout(std::time::Duration::from_secs(5), seat.rung()).await.unwrap();
+            fs::remove_dir_all(&directory).unwrap();
+        }
     }
 
     #[test]

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use rusqlite::params;
+use rusqlite::{OptionalExtension, params};
 
 use super::connection::Session;
 use super::error::Fault;
 use super::row::{LockRow, nanos};
-use super::token::clock_floor;
+use super::token::{Marks, clock_floor};
 use crate::backend::{Claim, Grant, Proof, Verdict};
 use crate::clock::Moment;
 use crate::holder::HeldBy;
@@ -26,14 +26,21 @@ pub(super) fn acquire(session: &mut Session, claims: &[Claim]) -> Result<Vec<Ver
         return Ok(vec![Verdict::Granted(grant)]);
     }
     session.write(|session| {
-        let alone = claims.len() == 1;
-        claims.iter().map(|claim| acquire_one(session, claim, alone)).collect()
+        // One that is alone was tried already, or is not worth it.
+        let marks = if claims.len() > 1 { Some(session.marks()?) } else { None };
+        claims.iter().map(|claim| acquire_one(session, claim, marks)).collect()
     })
 }
 
-fn acquire_one(session: &mut Session, claim: &Claim, tried: bool) -> Result<Verdict, Fault> {
+fn acquire_one(
+    session: &mut Session,
+    claim: &Claim,
+    marks: Option<Marks>,
+) -> Result<Verdict, Fault> {
     let client = session.introduce(&claim.holder)?;
-    if !tried && let Some(grant) = take(session, claim, client)? {
+    if let Some(marks) = marks
+        && let Some(grant) = take_in_batch(session, claim, client, marks)?
+    {
         return Ok(Verdict::Granted(grant));
     }
     // After BEGIN, so that waiting for the database does not eat the term.
@@ -85,6 +92,33 @@ fn take(session: &mut Session, claim: &Claim, client: i64) -> Result<Option<Gran
     while rows.next()?.is_some() {}
     let proof = Proof { at, valid_for: claim.ttl };
     Ok(Some(Grant { token: Token::new(token as u64), proof }))
+}
+
+/// The common case among others, in their transaction: two plain statements, which
+/// together cost half of the one that does it all.
+fn take_in_batch(
+    session: &mut Session,
+    claim: &Claim,
+    client: i64,
+    marks: Marks,
+) -> Result<Option<Grant>, Fault> {
+    let (now, name, owner) = (session.clock.now(), claim.name.as_str(), claim.owner.to_bytes());
+    let looked = session
+        .prepare(include_str!("look.sql"))?
+        .query_row(params![name, owner, nanos(now)], |row| row.get::<_, i64>(0));
+    let Some(last) = looked.optional()? else { return Ok(None) };
+    let wall = session.clock.wall_micros();
+    let Some(token) = marks.token_after(last, wall) else { return Ok(None) };
+    session.prepare(include_str!("retake.sql"))?.execute(params![
+        name,
+        token.get() as i64,
+        owner,
+        client,
+        nanos(now),
+        nanos(now + claim.ttl),
+        wall as i64
+    ])?;
+    Ok(Some(Grant { token, proof: Proof { at: now, valid_for: claim.ttl } }))
 }
 
 /// Grants the lock to a claimant that is here. An owner whose own lease lapsed, with

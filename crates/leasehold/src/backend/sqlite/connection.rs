@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{CachedStatement, Connection};
 
@@ -13,6 +13,7 @@ use super::bell::Ring;
 use super::error::Fault;
 use super::housekeeping::Chores;
 use super::process::Viewer;
+use super::schema;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::holder::Holder;
@@ -25,6 +26,8 @@ const INLINE_ATTEMPTS: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_micros(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(4);
 const PATIENCE: Duration = Duration::from_secs(5);
+/// For a request that waited for its blocking thread until its patience was over.
+const LAST_PATIENCE: Duration = Duration::from_millis(10);
 
 /// The work connection, and what this process knows of the database.
 pub(super) struct Session {
@@ -139,6 +142,10 @@ impl SqliteStore {
         T: Send + 'static,
         W: FnMut(&mut Session) -> Result<T, Fault> + Send + 'static,
     {
+        // The semaphore is never closed. The turn goes along to the blocking thread, which
+        // goes on even if this future is dropped.
+        let asked = Instant::now();
+        let turn = self.turns.clone().acquire_owned().await;
         if items <= INLINE_ITEMS {
             for attempt in 0..INLINE_ATTEMPTS {
                 match self.attempt(&mut work) {
@@ -149,20 +156,39 @@ impl SqliteStore {
                 }
             }
         }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return self.persevere(work);
-        };
-        let store = self.clone();
-        runtime.spawn_blocking(move || store.persevere(work)).await.unwrap_or_else(|failure| {
-            let error = Error::new(ErrorKind::NoRuntime, "the runtime was shut down meanwhile");
-            // A blocking task is only cancelled before it begins.
-            Err(if failure.is_cancelled() { error } else { error.outcome_unknown() })
+        on_a_blocking_thread(move || {
+            let _turn = turn;
+            self.persevere(PATIENCE.saturating_sub(asked.elapsed()).max(LAST_PATIENCE), work)
         })
+        .await
+    }
+
+    /// Runs what may take long, on a connection of its own, so that no lease waits for it.
+    pub(super) async fn run_aside<T, W>(self: Arc<Self>, mut work: W) -> Result<T>
+    where
+        T: Send + 'static,
+        W: FnMut(&mut Session) -> Result<T, Fault> + Send + 'static,
+    {
+        on_a_blocking_thread(move || {
+            self.file.check(self.clock.now())?;
+            insist(|| {
+                let connection = schema::connect(&self.path)?;
+                let (clock, viewer) = (self.clock.clone(), self.viewer.clone());
+                // It only looks, and so needs no bell.
+                work(&mut Session::new(connection, clock, viewer, "", self.chores.clone()))
+            })
+            .map_err(|fault| fault.into_error(&self.path))
+        })
+        .await
     }
 
     /// Runs a request to its end on this thread, waiting for others.
-    fn persevere<T>(&self, mut work: impl FnMut(&mut Session) -> Result<T, Fault>) -> Result<T> {
-        insist(|| match self.attempt(&mut work) {
+    fn persevere<T>(
+        &self,
+        patience: Duration,
+        mut work: impl FnMut(&mut Session) -> Result<T, Fault>,
+    ) -> Result<T> {
+        insist_for(patience, || match self.attempt(&mut work) {
             Err(Fault::Ceiling(token)) => {
                 self.session.lock().raise_ceiling(token)?;
                 self.attempt(&mut work)
@@ -177,6 +203,9 @@ impl SqliteStore {
         work: &mut impl FnMut(&mut Session) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
         let mut session = self.session.try_lock().ok_or(Fault::Busy)?;
+        self.file.check(self.clock.now())?;
+        // What a panic left open would swallow a statement that commits by itself.
+        session.undo();
         let done = work(&mut session);
         let rings = std::mem::take(&mut session.rings);
         drop(session);
@@ -187,12 +216,33 @@ impl SqliteStore {
     }
 }
 
+/// Runs `work` where it may block; on this thread if there is no runtime.
+async fn on_a_blocking_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        return work();
+    };
+    runtime.spawn_blocking(work).await.unwrap_or_else(|failure| {
+        let error = Error::new(ErrorKind::NoRuntime, "the runtime was shut down meanwhile");
+        // A blocking task is only cancelled before it begins.
+        Err(if failure.is_cancelled() { error } else { error.outcome_unknown() })
+    })
+}
+
 /// Repeats `work` while others are in the way, with short and jittered pauses.
-pub(super) fn insist<T>(mut work: impl FnMut() -> Result<T, Fault>) -> Result<T, Fault> {
+pub(super) fn insist<T>(work: impl FnMut() -> Result<T, Fault>) -> Result<T, Fault> {
+    insist_for(PATIENCE, work)
+}
+
+fn insist_for<T>(
+    patience: Duration,
+    mut work: impl FnMut() -> Result<T, Fault>,
+) -> Result<T, Fault> {
     let (mut waited, mut longest) = (Duration::ZERO, FIRST_PAUSE);
     loop {
         match work() {
-            Err(Fault::Busy | Fault::Ceiling(_)) if waited < PATIENCE => {
+            Err(Fault::Busy | Fault::Ceiling(_)) if waited < patience => {
                 let pause = longest.mul_f64(0.5 + fastrand::f64() / 2.0);
                 std::thread::sleep(pause);
                 waited += pause;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::connection::Session;
 use super::error::Fault;
-use super::{filesystem, schema};
+use super::{file, filesystem, schema};
 use crate::backend::{Finding, Severity};
 
 /// A log beyond this means that checkpoints do not get through.
@@ -28,6 +28,11 @@ pub(super) fn examine(session: &mut Session, path: &Path) -> Result<Vec<Finding>
         },
         log(path),
     ];
+    // It may have got one since it was opened.
+    if let Err(error) = file::refuse_second_name(path) {
+        let advice = "remove the other names before a process opens it by one of them";
+        findings.push(Finding::new(Severity::Unsafe, error.to_string(), advice));
+    }
     findings.extend(path.parent().and_then(filesystem::look).map(|(kind, free)| disk(kind, free)));
     Ok(findings)
 }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rusqlite::{OptionalExtension, params};
@@ -28,6 +28,8 @@ const TICKS_BETWEEN_SWEEPS: u32 = 6;
 /// A lock's row is forgotten when it was idle for so long.
 const IDLE: Duration = Duration::from_secs(3_600);
 const AUDIT_FOR_MICROS: i64 = 30 * 24 * 3_600 * 1_000_000;
+/// So many clients are more than live: those that came and went left nobody to sweep.
+const MANY_CLIENTS: i64 = 256;
 /// Rows per transaction, so that no one waits long for the database.
 const CHUNK: usize = 128;
 
@@ -55,10 +57,44 @@ impl Chores {
         }
     }
 
+    /// Waits for what is to be done next; `None` when the store is gone.
+    fn next_call(&self, tick: Instant) -> Option<Call> {
+        let mut wish = self.wish.lock();
+        loop {
+            if wish.stop {
+                return None;
+            }
+            if Instant::now() >= tick {
+                wish.checkpoint = false;
+                return Some(Call::Tick);
+            }
+            if std::mem::take(&mut wish.checkpoint) {
+                return Some(Call::Checkpoint);
+            }
+            self.called.wait_until(&mut wish, tick);
+        }
+    }
+
     /// The store is dropped.
     pub(super) fn stop(&self) {
         self.wish.lock().stop = true;
         self.called.notify_one();
+    }
+}
+
+/// Why the housekeeping thread woke up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Call {
+    /// Many transactions were committed.
+    Checkpoint,
+    /// It is time for the rest, too.
+    Tick,
+}
+
+/// What fails now (another process writes, the disk is full) is done at the next tick.
+fn report(chore: &str, done: Result<(), Fault>) {
+    if let Err(fault) = done {
+        tracing::debug!(chore, ?fault, "housekeeping is put off");
     }
 }
 
@@ -81,32 +117,29 @@ impl Keeper {
         let (mut seen, mut ticks) = (0, 0);
         // Nobody waits for this thread, so it may wait for others.
         let _ = self.session.connection.busy_timeout(PATIENCE);
-        loop {
-            let mut wish = chores.wish.lock();
-            let mut timed_out = false;
-            while !wish.stop && !wish.checkpoint && !timed_out {
-                timed_out = chores.called.wait_for(&mut wish, TICK).timed_out();
-            }
-            if wish.stop {
-                return;
-            }
-            wish.checkpoint = false;
-            drop(wish);
-            // What fails now (another process writes) is done at the next tick.
-            let used = chores.writes.load(Ordering::Relaxed) != seen;
-            if used {
-                let _ = self.checkpoint();
-                let _ = self.raise_ceiling();
-            }
-            if timed_out {
+        report("first sweep", self.sweep_after_others());
+        // Counted from tick to tick: calls that come often must not put it off for ever.
+        let mut next_tick = Instant::now() + TICK;
+        while let Some(call) = chores.next_call(next_tick) {
+            let writes = chores.writes.load(Ordering::Relaxed);
+            self.tidy(writes != seen);
+            seen = writes;
+            if call == Call::Tick {
                 if ticks % TICKS_BETWEEN_SWEEPS == 0 {
-                    let _ = self.sweep();
+                    report("sweep", self.sweep());
                 }
                 ticks = ticks.wrapping_add(1);
+                next_tick = Instant::now() + TICK;
             }
-            if used {
-                seen = chores.writes.load(Ordering::Relaxed);
-            }
+        }
+    }
+
+    /// What cannot wait for the next sweep.
+    pub(super) fn tidy(&mut self, we_wrote: bool) {
+        // What others wrote, too: they may come and go, each too soon to do it.
+        report("checkpoint", self.checkpoint());
+        if we_wrote {
+            report("ceiling", self.raise_ceiling());
         }
     }
 
@@ -129,6 +162,15 @@ impl Keeper {
             session.prepare("select ceiling from meta")?.query_row((), |row| row.get(0))?;
         if is_low(ceiling, &session.clock) {
             session.raise_ceiling(0)?;
+        }
+        Ok(())
+    }
+
+    /// Sweeps at once where many came and went, none of them long enough for a tick.
+    pub(super) fn sweep_after_others(&mut self) -> Result<(), Fault> {
+        let find = "select 1 from clients limit 1 offset ?1";
+        if self.session.prepare(find)?.exists([MANY_CLIENTS])? {
+            self.sweep()?;
         }
         Ok(())
     }
@@ -216,11 +258,32 @@ impl Keeper {
             )?
             .query_map((), |row| row.get(0))?
             .collect::<Result<_, _>>()?;
-        session.write(|session| {
-            for client in clients.iter().filter(|client| !needed.contains(&client.id)) {
-                session.prepare("delete from clients where id = ?1")?.execute([client.id])?;
-            }
-            Ok(())
-        })
+        clients.retain(|client| !needed.contains(&client.id));
+        for chunk in clients.chunks(CHUNK) {
+            session.write(|session| {
+                for client in chunk {
+                    session.prepare("delete from clients where id = ?1")?.execute([client.id])?;
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_never_rests_is_swept_too() {
+        let chores = Chores::default();
+        let write = || (0..CHECKPOINT_EVERY).for_each(|_| chores.wrote());
+        write();
+        assert_eq!(chores.next_call(Instant::now() + TICK), Some(Call::Checkpoint));
+        write();
+        assert_eq!(chores.next_call(Instant::now()), Some(Call::Tick), "due, though called");
+        chores.stop();
+        assert_eq!(chores.next_call(Instant::now()), None);
     }
 }

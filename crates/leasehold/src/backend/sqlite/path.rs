@@ -1,11 +1,14 @@
 //! Where the store lives: in full, and when nobody says so.
 
 use std::ffi::OsString;
-use std::fs::DirBuilder;
+use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind, Result};
+
+/// As many as the kernel follows.
+const MOST_LINKS: usize = 40;
 
 /// The user's store: `locks.db` in the state directory, which is created if need be.
 pub(super) fn default_path() -> Result<PathBuf> {
@@ -21,22 +24,38 @@ pub(super) fn default_path() -> Result<PathBuf> {
 }
 
 /// The file's own path: all processes must meet at one folder of bells beside it, by
-/// whichever link they came, and its file system is the one that counts.
+/// whichever link they came, and its file system is the one that counts. It need not be
+/// there yet, so links to it are followed here where the kernel would not.
 pub(super) fn resolve(path: &Path) -> Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..MOST_LINKS {
+        if let Ok(path) = path.canonicalize() {
+            return Ok(path);
+        }
+        let here = in_its_directory(&path)?;
+        match fs::read_link(&here) {
+            Ok(target) => path = here.with_file_name("").join(target),
+            Err(_) => return Ok(here),
+        }
+    }
+    let message = format!("{} is a link that leads nowhere", path.display());
+    Err(Error::new(ErrorKind::Unusable, message))
+}
+
+fn in_its_directory(path: &Path) -> Result<PathBuf> {
     let Some(file) = path.file_name() else {
         return Err(Error::invalid(format!("{:?} does not name a file", path.display())));
     };
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
-    path.canonicalize().or_else(|_| Ok(directory.canonicalize()?.join(file))).map_err(
-        |error: std::io::Error| {
-            let message = format!(
-                "there is no directory {}: {error}; create it, or choose another path",
-                directory.display()
-            );
-            Error::new(ErrorKind::Unusable, message).caused_by(error)
-        },
-    )
+    let full = directory.canonicalize().map_err(|error| {
+        let message = format!(
+            "there is no directory {}: {error}; create it, or choose another path",
+            directory.display()
+        );
+        Error::new(ErrorKind::Unusable, message).caused_by(error)
+    })?;
+    Ok(full.join(file))
 }
 
 fn directory(variable: impl Fn(&str) -> Option<OsString>, is_root: bool) -> Option<PathBuf> {

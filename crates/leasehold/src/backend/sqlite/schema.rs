@@ -30,7 +30,7 @@ pub(super) fn open(path: &Path, clock: &Clock, boot: &str) -> Result<Connection,
     refuse_old_sqlite(rusqlite::version_number(), rusqlite::version())?;
     insist(|| {
         let connection = connect(path)?;
-        let is_new = identify(&connection, path)?;
+        let is_new = look(&connection, path)?;
         use_wal(&connection, path)?;
         if is_new || boot_of(&connection)?.as_deref() != Some(boot) {
             begin_boot(&connection, path, clock, boot)?;
@@ -45,8 +45,19 @@ pub(super) fn connect(path: &Path) -> Result<Connection, Fault> {
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
+    // SQLite falls back to reading, and the first acquire would find out.
+    if connection.is_readonly("main")? {
+        let message = format!(
+            "{} cannot be opened for writing; file and directory must be writable for this user",
+            path.display()
+        );
+        return Err(Error::new(ErrorKind::Unusable, message).into());
+    }
     connection.busy_timeout(Duration::ZERO)?;
     connection.set_prepared_statement_cache_capacity(64);
+    // A frame of the log is a page, and a lock is a hundred bytes: small pages are written
+    // and checked faster. Only a new file takes it.
+    connection.pragma_update(None, "page_size", 1024)?;
     // A checkpoint calls fsync: it belongs to the housekeeping thread.
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
     connection.pragma_update(None, "journal_size_limit", LARGEST_IDLE_LOG)?;
@@ -55,7 +66,18 @@ pub(super) fn connect(path: &Path) -> Result<Connection, Fault> {
     Ok(connection)
 }
 
-/// Whether the file is new; an error if it is not for us.
+/// Identifies the file on one snapshot: its marks of before and its tables of after another
+/// process created them would look like a database of someone else.
+fn look(connection: &Connection, path: &Path) -> Result<bool, Fault> {
+    connection.execute_batch("begin")?;
+    let is_new = identify(connection, path);
+    if !connection.is_autocommit() {
+        connection.execute_batch("rollback")?;
+    }
+    is_new
+}
+
+/// Whether the file is new; an error if it is not for us. Inside a transaction.
 fn identify(connection: &Connection, path: &Path) -> Result<bool, Fault> {
     let number = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let (application, version) = (number("application_id")?, number("user_version")?);

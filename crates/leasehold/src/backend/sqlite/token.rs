@@ -32,13 +32,33 @@ pub(super) fn is_low(ceiling: i64, clock: &Clock) -> bool {
     (ceiling as u64) < (clock_floor(clock) as u64).saturating_add(LOW)
 }
 
+/// What bounds every token, as read in the transaction under way.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Marks {
+    floor: i64,
+    ceiling: i64,
+}
+
+impl Marks {
+    /// The token after `last`; `None` where the ceiling must be raised first.
+    pub(super) fn token_after(self, last: i64, wall_micros: u64) -> Option<Token> {
+        let token = Token::after(Token::new(last.max(self.floor) as u64), wall_micros)?;
+        (token.get() <= self.ceiling as u64).then_some(token)
+    }
+}
+
 impl Session {
+    /// The marks of the database. Inside a transaction.
+    pub(super) fn marks(&mut self) -> Result<Marks, Fault> {
+        let read = |row: &rusqlite::Row<'_>| Ok(Marks { floor: row.get(0)?, ceiling: row.get(1)? });
+        let marks = self.prepare("select floor, ceiling from meta")?.query_row((), read)?;
+        self.ceiling = marks.ceiling;
+        Ok(marks)
+    }
+
     /// The token after `last`. Inside a write transaction.
     pub(super) fn next_token(&mut self, last: Token) -> Result<Token, Fault> {
-        let (floor, ceiling): (i64, i64) = self
-            .prepare("select floor, ceiling from meta")?
-            .query_row((), |row| Ok((row.get(0)?, row.get(1)?)))?;
-        self.ceiling = ceiling;
+        let Marks { floor, ceiling } = self.marks()?;
         let last = last.max(Token::new(floor as u64));
         let token = Token::after(last, self.clock.wall_micros()).ok_or_else(|| {
             Error::new(ErrorKind::Unusable, "no token below 2^53 is left in this database")

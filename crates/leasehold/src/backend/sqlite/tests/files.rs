@@ -24,6 +24,24 @@ fn a_damaged_file_is_named_and_left_alone() {
     assert_eq!(fs::read(world.path()).unwrap(), garbage);
 }
 
+/// One would see the other's file half: its tables, but not yet the mark that it is ours.
+#[test]
+fn those_who_create_the_file_at_one_moment_all_get_in() {
+    const OPENERS: usize = 4;
+    for _ in 0..150 {
+        let world = World::new();
+        let start = std::sync::Barrier::new(OPENERS);
+        std::thread::scope(|scope| {
+            for _ in 0..OPENERS {
+                scope.spawn(|| {
+                    start.wait();
+                    world.open();
+                });
+            }
+        });
+    }
+}
+
 #[tokio::test]
 async fn a_newer_schema_is_refused_and_loses_nothing() {
     let world = World::new();
@@ -82,6 +100,76 @@ async fn a_link_to_the_file_leads_to_the_same_locks_and_bells() {
     assert!(matches!(ask(&linked, &claim("a")).await, Verdict::Held(Some(_))));
 }
 
+/// Who creates the file that a link names must meet those who find it there.
+#[tokio::test]
+async fn a_link_to_a_file_that_is_not_there_yet_leads_to_the_same_bells() {
+    let world = World::new();
+    let elsewhere = world.folder.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let (link, chain) = (world.path(), world.folder.path().join("chain.db"));
+    std::os::unix::fs::symlink("elsewhere/locks.db", &link).unwrap();
+    std::os::unix::fs::symlink(&link, &chain).unwrap();
+    let first = SqliteStore::open_in_boot(&chain, world.clock(), "first boot").unwrap();
+    assert_eq!(first.path(), elsewhere.canonicalize().unwrap().join("locks.db"));
+    assert_eq!(first.path(), world.open().path());
+
+    let circle = world.folder.path().join("circle.db");
+    std::os::unix::fs::symlink(&circle, &circle).unwrap();
+    let error = SqliteStore::open(&circle, world.clock()).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Unusable);
+}
+
+/// SQLite would go on, and those who come later would meet at another file.
+#[tokio::test]
+async fn a_file_that_was_removed_or_replaced_is_noticed() {
+    let world = World::new();
+    let store = world.open();
+    let held = claim("a");
+    let grant = take(&store, &held).await;
+    fs::rename(world.path(), world.folder.path().join("away.db")).unwrap();
+    world.hand.advance(Duration::from_secs(1));
+    let error = store.clone().acquire(vec![claim("b")]).await.unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (&ErrorKind::Unusable, Outcome::NotApplied));
+    assert!(error.to_string().contains("removed or replaced"), "{error}");
+
+    for file in ["locks.db-wal", "locks.db-shm"] {
+        fs::remove_file(world.folder.path().join(file)).unwrap();
+    }
+    let newcomer = world.open();
+    take(&newcomer, &claim("a")).await;
+    let renewed = store.clone().renew(vec![held.hold(grant.token)]).await;
+    assert_eq!(*renewed.unwrap_err().kind(), ErrorKind::Unusable);
+}
+
+/// SQLite keeps the log beside the name: two names, two logs, one damaged file.
+#[tokio::test]
+async fn a_file_with_a_second_name_is_refused() {
+    let world = World::new();
+    let store = world.open();
+    let second = world.folder.path().join("second.db");
+    fs::hard_link(world.path(), &second).unwrap();
+    let error = SqliteStore::open(&second, world.clock()).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Refused);
+    assert!(error.to_string().contains("hard link"), "{error}");
+    assert!(!beside(&second, "-wal").exists(), "refused before SQLite touched it");
+    let findings = store.clone().examine().await.unwrap();
+    assert!(findings.iter().any(|finding| finding.severity == Severity::Unsafe), "{findings:?}");
+    fs::remove_file(second).unwrap();
+    world.open();
+}
+
+#[tokio::test]
+async fn what_a_panic_left_open_swallows_no_grant() {
+    let world = World::new();
+    let (one, two) = (world.open(), world.open());
+    let held = claim("a");
+    let grant = take(&one, &held).await;
+    give_back(&one, &held, grant).await;
+    one.session.lock().connection.execute_batch("begin immediate").unwrap();
+    take(&one, &claim("a")).await;
+    assert!(matches!(ask(&two, &claim("a")).await, Verdict::Held(Some(_))));
+}
+
 #[tokio::test]
 async fn a_full_disk_is_said_and_what_is_held_can_be_given_back() {
     let world = World::new();
@@ -131,6 +219,27 @@ async fn a_process_that_blocks_for_long_is_an_error_that_can_be_retried() {
     take(&store, &claim("a")).await;
 }
 
+/// A thousand waiters whose heartbeats cannot be written must not stop the application.
+#[test]
+fn requests_that_are_blocked_leave_threads_to_others() {
+    let world = World::new();
+    let store = world.open();
+    let blocker = Connection::open(world.path()).unwrap();
+    blocker.execute_batch("begin immediate").unwrap();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.max_blocking_threads(8).build().unwrap().block_on(async {
+        let ask = |i| tokio::spawn(store.clone().acquire(vec![claim(&format!("{i}"))]));
+        let asked: Vec<_> = (0..32).map(ask).collect();
+        tokio::task::yield_now().await;
+        tokio::task::spawn_blocking(|| ()).await.unwrap();
+        assert!(asked.iter().all(|asked| !asked.is_finished()), "done before they gave up");
+        blocker.execute_batch("rollback").unwrap();
+        for asked in asked {
+            assert!(matches!(asked.await.unwrap().unwrap()[0], Verdict::Granted(_)));
+        }
+    });
+}
+
 #[test]
 fn works_without_a_runtime_where_nothing_is_waited_for() {
     let world = World::new();
@@ -151,12 +260,36 @@ async fn the_log_begins_anew_after_a_checkpoint() {
         let claims: Vec<_> = (0..64).map(|i| claim(&format!("{i:0200}"))).collect();
         store.clone().acquire(claims).await.unwrap();
         world.hand.advance(TTL);
-        world.keeper().checkpoint().unwrap();
+        // One that wrote nothing itself, as beside commands that come and go.
+        world.keeper().tidy(false);
         if largest == 0 {
             largest = log();
         }
     }
     assert!(log() <= largest * 2, "{} bytes", log());
+}
+
+/// Commands that end before their housekeeping's first tick leave a client each.
+#[tokio::test]
+async fn what_many_short_processes_left_is_swept_by_the_next() {
+    let world = World::new();
+    let store = world.open();
+    take(&store, &claim("a")).await;
+    let mut keeper = world.keeper();
+    let left = |keeper: &Keeper| -> i64 {
+        let count = "select count(*) from clients";
+        keeper.session.connection.query_row(count, (), |row| row.get(0)).unwrap()
+    };
+    // Each with our pid, but of an earlier start: gone.
+    let copy = "with recursive n(i) as (values (1) union all select i + 1 from n where i < ?1) \
+                insert into clients (host, pid, label, started, namespace, bell) \
+                select host, pid, label, started - 1, namespace, bell from clients, n";
+    keeper.session.connection.execute(copy, [100]).unwrap();
+    keeper.sweep_after_others().unwrap();
+    assert_eq!(left(&keeper), 101, "few: left for the tick");
+    keeper.session.connection.execute(copy, [2]).unwrap();
+    keeper.sweep_after_others().unwrap();
+    assert_eq!(left(&keeper), 1, "the one that lives");
 }
 
 #[tokio::test]

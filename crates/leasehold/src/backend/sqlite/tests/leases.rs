@@ -190,3 +190,15 @@ async fn lists_by_a_literal_prefix_in_order() {
     assert_eq!(list("").await.len(), locks.len());
     assert!(list("nothing").await.is_empty());
 }
+
+/// A long list would keep leases from being renewed.
+#[tokio::test]
+#[expect(clippy::await_holding_lock, reason = "the test is that nobody wants it")]
+async fn listing_and_examining_stand_in_no_requests_way() {
+    let world = World::new();
+    let store = world.open();
+    take(&store, &claim("a")).await;
+    let _busy = store.session.lock();
+    assert_eq!(store.clone().list(String::new()).await.unwrap().len(), 1);
+    store.clone().examine().await.unwrap();
+}

@@ -1,0 +1,222 @@
+//! Regressions of acquiring and waiting: what an adversary found.
+
+use std::time::Duration;
+
+use leasehold::StoreKind;
+use leasehold::{ErrorKind, EventKind, Lease, Lock, Operation, Result};
+use leasehold_testkit::stores;
+use leasehold_testkit::world::{Client, World, eventually, next_event, within_bound};
+use tokio::task::JoinHandle;
+
+fn world() -> World {
+    World::new(stores::open(StoreKind::Memory), None)
+}
+
+fn acquire(lock: Lock) -> JoinHandle<Result<Lease>> {
+    tokio::spawn(async move { lock.acquire().await })
+}
+
+async fn until_waiters(client: &Client, name: &str, count: usize) {
+    let waits = async || client.locks.inspect(name).await.unwrap().waiters == count;
+    eventually("the right number of waiters", waits).await;
+}
+
+/// A pushed grant lasts three seconds, but one per cent of the *TTL* is taken off:
+/// from 5 minutes on nothing is left, so the first in line throws its grant away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_with_a_long_ttl_keeps_its_turn() {
+    let world = world();
+    let (first, second, third) = (world.client().await, world.client().await, world.client().await);
+    let name = world.name();
+    let lease = first.lock(&name).acquire().await.unwrap();
+    let mut events = third.locks.events();
+    let long = acquire(second.lock(&name).ttl(Duration::from_secs(600)));
+    until_waiters(&first, &name, 1).await;
+    let behind = acquire(third.lock(&name));
+    until_waiters(&first, &name, 2).await;
+    lease.release().await.unwrap();
+    // The clock stands still; whoever is granted first keeps the lock.
+    let first_served = tokio::select! {
+        _ = next_event(&mut events, |kind| matches!(kind, EventKind::Granted { .. })) => "the second",
+        () = async { while !long.is_finished() { tokio::time::sleep(Duration::from_millis(1)).await } } => "the first",
+    };
+    behind.abort();
+    assert_eq!(first_served, "the first");
+}
+
+/// With only such waiters the lock goes round: each throws its grant to the next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_with_long_ttls_do_not_throw_the_lock_around() {
+    let world = world();
+    let holder = world.client().await;
+    let name = world.name();
+    let lease = holder.lock(&name).acquire().await.unwrap();
+    let mut waiting = Vec::new();
+    let mut clients = Vec::new();
+    for place in 0..6 {
+        let client = world.client().await;
+        waiting.push(acquire(client.lock(&name).ttl(Duration::from_secs(600))));
+        until_waiters(&holder, &name, place + 1).await;
+        clients.push(client);
+    }
+    lease.release().await.unwrap();
+    let one = async || waiting.iter().any(JoinHandle::is_finished);
+    let served = tokio::time::timeout(Duration::from_secs(3), async {
+        while !one().await {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let served = served.await.is_ok();
+    let asked: usize = clients.iter().map(|client| client.link.sent(Operation::Acquire)).sum();
+    assert!(served && asked <= 7, "served: {served}; {asked} claims for one hand-over");
+}
+
+/// Patience ran out, but nobody held anything: the store was silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_store_is_not_reported_as_held_by_another() {
+    let world = world();
+    let client = world.impatient_client().await;
+    let lock = client.lock(&world.name()).wait(Duration::from_millis(500));
+    client.link.cut();
+    let acquiring = acquire(lock);
+    eventually("it asked", async || client.link.sent(Operation::Acquire) >= 1).await;
+    world.hand().advance(Duration::from_millis(500));
+    let error = within_bound("the end", acquiring).await.unwrap().unwrap_err();
+    assert!(!matches!(error.kind(), ErrorKind::Held(_)), "{error}");
+}
+
+/// Contract 4: it never reports "held by another" for its own key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_own_key_is_not_reported_as_held_by_another() {
+    let world = world();
+    let client = world.impatient_client().await;
+    let lock = client.lock(&world.name()).wait(Duration::from_millis(500));
+    client.link.swallow_reply(Operation::Acquire);
+    for _ in 0..2 {
+        client.link.lose_request(Operation::Settle);
+    }
+    let acquiring = acquire(lock);
+    eventually("it asked", async || client.link.sent(Operation::Acquire) >= 1).await;
+    world.hand().advance(Duration::from_millis(500));
+    let error = within_bound("the end", acquiring).await.unwrap().unwrap_err();
+    assert!(!matches!(error.kind(), ErrorKind::Held(Some(_))), "{error}");
+}
+
+/// A second claim of one owner is still on its way when the first one's grant is
+/// adopted: settling bars only those it does not find. Released, the lock is then
+/// taken by the late claim for a whole TTL, and nobody holds it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_second_claim_of_an_adopted_owner_takes_nothing() {
+    let world = world();
+    let (first, second) = (world.client().await, world.impatient_client().await);
+    let name = world.name();
+    let lease = first.lock(&name).acquire().await.unwrap();
+    second.link.refuse(Operation::Wait);
+    let mut events = second.locks.events();
+    let waiting = acquire(second.lock(&name));
+    next_event(&mut events, |kind| matches!(kind, EventKind::Waiting(_))).await;
+    let late = second.link.hold_request(Operation::Acquire);
+    let asked = async || {
+        world.hand().advance(Duration::from_millis(1));
+        second.link.sent(Operation::Acquire) == 2
+    };
+    eventually("it claims again", asked).await;
+    lease.release().await.unwrap();
+    let adopted = within_bound("the grant", waiting).await.unwrap().unwrap();
+    adopted.release().await.unwrap();
+    late.deliver().await;
+    let info = first.locks.inspect(&name).await.unwrap();
+    assert!(info.lease.is_none(), "an orphan: {info:?}");
+}
+
+/// The same for a caller that went away: undoing finds a grant, gives it back, and
+/// bars nobody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_second_claim_of_a_cancelled_owner_takes_nothing() {
+    let world = world();
+    let (first, second) = (world.client().await, world.client().await);
+    let name = world.name();
+    let lease = first.lock(&name).acquire().await.unwrap();
+    second.link.refuse(Operation::Wait);
+    let mut events = second.locks.events();
+    let waiting = acquire(second.lock(&name));
+    next_event(&mut events, |kind| matches!(kind, EventKind::Waiting(_))).await;
+    let late = second.link.hold_request(Operation::Acquire);
+    let asked = async || {
+        world.hand().advance(Duration::from_millis(1));
+        second.link.sent(Operation::Acquire) == 2
+    };
+    eventually("it claims again", asked).await;
+    lease.release().await.unwrap();
+    waiting.abort();
+    let undone = async || first.locks.inspect(&name).await.unwrap().lease.is_none();
+    eventually("it is undone", undone).await;
+    late.deliver().await;
+    let info = first.locks.inspect(&name).await.unwrap();
+    assert!(info.lease.is_none(), "an orphan: {info:?}");
+}
+
+/// One lost answer to `wait`, and the acquire hangs for ever: nothing above the trait
+/// looks again, and the trait does not oblige the store to come back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_to_wait_does_not_hang_the_acquire() {
+    let world = world();
+    let (first, second) = (world.client().await, world.client().await);
+    let name = world.name();
+    let lease = first.lock(&name).acquire().await.unwrap();
+    second.link.lose_request(Operation::Wait);
+    let waiting = acquire(second.lock(&name));
+    until_waiters(&first, &name, 1).await;
+    lease.release().await.unwrap();
+    world.pass(Duration::from_secs(60)).await;
+    assert!(waiting.is_finished(), "the lock has been free for a minute");
+}
+
+/// A batch that was refused as a whole is sent one by one, in line, each with the
+/// whole time-out: the last caller waits for all the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_of_a_refused_batch_does_not_wait_for_all_the_others() {
+    let world = world();
+    let client = world.impatient_client().await;
+    client.link.limit(64, 1);
+    let gate = client.link.hold_reply(Operation::Acquire);
+    let under_way = client.lock("under way");
+    let _first = tokio::spawn(async move { under_way.try_acquire().await });
+    eventually("one is under way", async || client.link.sent(Operation::Acquire) == 1).await;
+    client.link.fail_batches();
+    for _ in 0..100 {
+        client.link.lose_request(Operation::Acquire);
+    }
+    let mut tasks = Vec::new();
+    let mut events = client.locks.events();
+    for _ in 0..30 {
+        let lock = client.lock(&world.name());
+        tasks.push(tokio::spawn(async move { lock.try_acquire().await }));
+        next_event(&mut events, |kind| matches!(kind, EventKind::Asked)).await;
+    }
+    let began = std::time::Instant::now();
+    gate.send(()).unwrap();
+    let first_round = async || client.link.sent(Operation::Settle) >= 30;
+    eventually("each is told once", first_round).await;
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
+/// Waiters that are long dead are counted and listed for ever, and their lock's
+/// record is never swept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_waiter_is_not_listed_for_ever() {
+    let world = world();
+    let (first, dead) = (world.impatient_client().await, world.impatient_client().await);
+    let watcher = world.client().await;
+    let name = world.name();
+    let lease = first.lock(&name).acquire().await.unwrap();
+    let vanished = acquire(dead.lock(&name));
+    until_waiters(&watcher, &name, 1).await;
+    first.link.cut();
+    dead.link.cut();
+    vanished.abort();
+    drop(lease);
+    world.pass(Duration::from_secs(30)).await;
+    let list = watcher.locks.list(&name).await.unwrap();
+    assert!(list.is_empty(), "{list:?}");
+}

@@ -1,0 +1,196 @@
+//! Regressions of the keeper, the tenure and the guard: what an adversary found.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::StoreKind;
+use leasehold::{Error, ErrorKind, EventKind, LeaseState, LossReason, OnDoubt, Operation};
+use leasehold_testkit::stores;
+use leasehold_testkit::world::{World, eventually, within_bound};
+
+fn world() -> World {
+    World::new(stores::open(StoreKind::Memory), None)
+}
+
+/// `release(self)` lets go of its place with the keeper before it asks the store, and
+/// `Drop` lets go of it once more afterwards: by then the place is another lease's,
+/// which is then neither renewed nor fired.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_under_way_does_not_unkeep_another_lease() {
+    let world = world();
+    let client = world.client().await;
+    let first = client.lock(&world.name()).acquire().await.unwrap();
+    let gate = client.link.hold_reply(Operation::Release);
+    let releasing = tokio::spawn(first.release());
+    eventually("the release is sent", async || client.link.sent(Operation::Release) == 1).await;
+    let innocent = client.lock(&world.name()).acquire().await.unwrap();
+    gate.send(()).unwrap();
+    within_bound("the release", releasing).await.unwrap().unwrap();
+    world.pass(World::TTL * 2).await;
+    assert!(client.link.sent(Operation::Renew) > 0, "nobody renews the innocent lease");
+    assert_eq!(innocent.state(), LeaseState::Held);
+}
+
+/// The same through an `Arc<Lease>` that leaves `run`: no fault and no race needed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_left_its_scope_does_not_unkeep_another() {
+    let world = world();
+    let client = world.client().await;
+    let escaped =
+        client.lock(&world.name()).run(async |lease| Ok::<_, Error>(lease)).await.unwrap();
+    let innocent = client.lock(&world.name()).acquire().await.unwrap();
+    drop(escaped);
+    world.pass(World::TTL * 2).await;
+    assert_eq!(innocent.state(), LeaseState::Held);
+}
+
+/// One request for leases of several TTLs waits a sixth of the *shortest*: a short
+/// neighbour makes a long lease doubtful, or with `Stop` lost, after 10 ms.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_neighbour_with_a_short_ttl_does_not_cost_a_long_lease() {
+    let world = world();
+    let client = world.client().await;
+    let lock = client.locks.lock(world.name()).ttl(Duration::from_secs(6));
+    let long = lock.on_doubt(OnDoubt::Stop).acquire().await.unwrap();
+    // Not yet due, then both at once.
+    world.hand().advance(Duration::from_millis(1990));
+    let short = client.locks.lock(world.name()).ttl(Duration::from_millis(60));
+    let _short = short.acquire().await.unwrap();
+    let gate = client.link.hold_reply(Operation::Renew);
+    world.hand().advance(Duration::from_millis(21));
+    eventually("a renewal is sent", async || client.link.sent(Operation::Renew) >= 1).await;
+    // A healthy answer by the long lease's own measure (a sixth of 6 s).
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let _ = gate.send(());
+    assert_eq!(long.state(), LeaseState::Held, "four seconds before its deadline");
+}
+
+/// A lease that its holder renews by hand: after one lost reply the keeper proves it
+/// again, the store says yes, and nobody believes it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_renewed_by_hand_leaves_doubt_when_the_store_proves_it() {
+    let world = world();
+    let client = world.impatient_client().await;
+    let lease = client.lock(&world.name()).no_renewal().acquire().await.unwrap();
+    client.link.lose_request(Operation::Renew);
+    lease.renew().await.unwrap_err();
+    assert_eq!(lease.state(), LeaseState::Doubtful);
+    let proved = async || {
+        world.hand().advance(Duration::from_millis(5));
+        client.link.sent(Operation::Renew) >= 2
+    };
+    eventually("it is asked about again", proved).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(lease.state(), LeaseState::Held, "the store answered");
+}
+
+/// The late failure of an old request takes back what a newer one proved.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_failure_does_not_undo_a_newer_proof() {
+    let world = world();
+    let client = world.client().await;
+    let lock = client.lock(&world.name()).on_doubt(OnDoubt::Stop);
+    let lease = lock.acquire().await.unwrap();
+    client.link.lose_request(Operation::Renew);
+    world.hand().advance(World::TTL / 3);
+    eventually("the keeper asks", async || client.link.sent(Operation::Renew) == 1).await;
+    lease.renew().await.unwrap();
+    assert_eq!(lease.state(), LeaseState::Held);
+    // The keeper's own request times out: a sixth of the TTL.
+    tokio::time::sleep(World::TTL / 4).await;
+    assert_eq!(lease.state(), LeaseState::Held, "proved after the request that failed was sent");
+}
+
+/// "As long as the deadline allows" is `u32::MAX` attempts; the pause between them is
+/// then nothing at all, and a store that refuses is asked as fast as it can refuse.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_attempts_are_no_storm() {
+    let world = world();
+    let client = world.client().await;
+    let lock = client.lock(&world.name()).on_doubt(OnDoubt::Prove { attempts: u32::MAX });
+    let _lease = lock.acquire().await.unwrap();
+    for _ in 0..2000 {
+        client.link.refuse(Operation::Renew);
+    }
+    world.hand().advance(World::TTL / 3);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let sent = client.link.sent(Operation::Renew);
+    assert!(sent < 100, "{sent} renewals of one lease while the clock stood still");
+}
+
+/// Renewing a lease that was given back is no success, and must not prolong it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_released_lease_cannot_be_renewed() {
+    let world = world();
+    let client = world.impatient_client().await;
+    let escaped = Arc::new(parking_lot::Mutex::new(None));
+    let kept = escaped.clone();
+    for _ in 0..3 {
+        client.link.lose_request(Operation::Release);
+    }
+    let running = client.lock(&world.name()).run(async move |lease| {
+        *kept.lock() = Some(lease);
+        Ok::<_, Error>(())
+    });
+    let running = tokio::spawn(running);
+    eventually("the release is sent", async || client.link.sent(Operation::Release) == 1).await;
+    let lease = escaped.lock().take().unwrap();
+    assert_eq!(lease.state(), LeaseState::Released);
+    let renewed = lease.renew().await;
+    running.abort();
+    assert!(renewed.is_err(), "renewed a lease that was given back");
+}
+
+/// The store said that the lease had gone before its release: an end that no reader
+/// of the events hears of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_finds_nothing_is_told_as_a_loss() {
+    let world = world();
+    let client = world.client().await;
+    let lease = client.lock(&world.name()).no_renewal().acquire().await.unwrap();
+    let mut events = client.locks.events();
+    // Behind the client's back, as a store does that lost its data.
+    let info = client.locks.inspect(lease.name()).await.unwrap();
+    let holder = Arc::new(leasehold::Holder::this_process());
+    let claim = leasehold::backend::Claim::new(lease.name().clone(), World::TTL, holder);
+    let mut hold = claim.hold(info.lease.unwrap().token.unwrap());
+    hold.owner = lease.owner();
+    client.store.clone().release(vec![hold]).await.unwrap();
+    let error = lease.release().await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::NotHeld);
+    let ended = async {
+        loop {
+            match events.next().await.unwrap().kind {
+                EventKind::Lost(_) | EventKind::Released { .. } => return,
+                _ => {}
+            }
+        }
+    };
+    let told = tokio::time::timeout(Duration::from_millis(300), ended).await;
+    assert!(told.is_ok(), "Granted, and then nothing for ever");
+}
+
+/// Renewals that never left (the store takes one request at a time) count as
+/// unanswered: a lease is lost as unreachable though nobody asked about it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_for_the_own_semaphore_is_not_doubt() {
+    let world = world();
+    let client = world.client().await;
+    client.link.limit(1, 1);
+    // The keeper reads the limit when the client is made: make another on this link.
+    let locks = leasehold::Locks::on(client.store.clone()).clock(world.clock()).await.unwrap();
+    let slow = locks.lock(world.name()).ttl(Duration::from_secs(12)).acquire().await.unwrap();
+    let gate = client.link.hold_reply(Operation::Renew);
+    world.hand().advance(Duration::from_secs(4));
+    eventually("one renewal is under way", async || client.link.sent(Operation::Renew) == 1).await;
+    let quick = locks.lock(world.name()).ttl(Duration::from_millis(1500));
+    let quick = quick.on_doubt(OnDoubt::Stop).acquire().await.unwrap();
+    world.hand().advance(Duration::from_millis(500));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let (sent, state) = (client.link.sent(Operation::Renew), quick.state());
+    let _ = gate.send(());
+    drop(slow);
+    let unasked =
+        matches!(&state, LeaseState::Lost(loss) if loss.reason == LossReason::Unreachable);
+    assert!(!(unasked && sent == 1), "lost as unreachable; only the other was ever asked about");
+}

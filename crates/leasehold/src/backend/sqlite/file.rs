@@ -1,0 +1,110 @@
+//! Which file the store is: SQLite goes on with a file that was removed or replaced,
+//! and then those who come later meet at another one. It cannot be prevented, but seen.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How often to look: far less often than a request, far more often than a renewal.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The file that was opened.
+#[derive(Debug)]
+pub(super) struct OpenedFile {
+    path: PathBuf,
+    /// Device and inode.
+    identity: (u64, u64),
+    /// The process that opened it.
+    process: u32,
+    /// In nanoseconds since boot.
+    look_at: AtomicU64,
+}
+
+impl OpenedFile {
+    /// Remembers the file that is there now.
+    pub(super) fn new(path: &Path) -> Result<Self> {
+        // Never opened: closing it would drop SQLite's locks.
+        let file = fs::metadata(path).map_err(|_| replaced(path))?;
+        let (path, identity) = (path.to_owned(), identity(&file));
+        Ok(Self { path, identity, process: std::process::id(), look_at: AtomicU64::new(0) })
+    }
+
+    /// Whether it may be used by this process, and, now and then, whether others who
+    /// open the path still meet us there.
+    pub(super) fn check(&self, now: Moment) -> Result<()> {
+        if self.process != std::process::id() {
+            return Err(forked(&self.path));
+        }
+        if now < Moment::from_nanos(self.look_at.load(Ordering::Relaxed)) {
+            return Ok(());
+        }
+        let is_here = match fs::metadata(&self.path) {
+            Ok(file) => identity(&file) == self.identity,
+            // Cannot see is not gone.
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        };
+        if !is_here {
+            return Err(replaced(&self.path));
+        }
+        self.look_at.store((now + INTERVAL).as_nanos(), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Refuses a file with a second name: SQLite keeps the log beside the name, so processes
+/// that came by different names would write to one file with two logs.
+pub(super) fn refuse_second_name(path: &Path) -> Result<()> {
+    let names = fs::metadata(path).map_or(1, |file| file.nlink());
+    if names <= 1 || path.is_dir() {
+        return Ok(());
+    }
+    let message = format!(
+        "{} has {names} names (hard links), and would be damaged by way of the others; \
+         remove them, or copy the file while no process uses it",
+        path.display()
+    );
+    Err(Error::new(ErrorKind::Refused, message))
+}
+
+fn identity(file: &fs::Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+fn replaced(path: &Path) -> Error {
+    let message = format!(
+        "{} was removed or replaced while it was in use; locks that were taken before exclude \
+         nobody any more: restart all processes that use it",
+        path.display()
+    );
+    Error::new(ErrorKind::Unusable, message)
+}
+
+/// A child inherits the descriptors, but neither SQLite's locks nor the threads.
+fn forked(path: &Path) -> Error {
+    let message = format!(
+        "this process was forked after it opened {}; open the store after the fork",
+        path.display()
+    );
+    Error::new(ErrorKind::Refused, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_may_not_use_what_its_parent_opened() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let opened = OpenedFile::new(file.path()).unwrap();
+        opened.check(Moment::from_nanos(1)).unwrap();
+        let inherited = OpenedFile { process: std::process::id() + 1, ..opened };
+        let error = inherited.check(Moment::from_nanos(1)).unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Refused);
+    }
+}

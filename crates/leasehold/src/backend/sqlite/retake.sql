@@ -1,0 +1,5 @@
+-- Writes a lease into the row of a lock that was looked at in the same transaction.
+-- ?1 lock, ?2 token, ?3 owner, ?4 client, ?5 now, ?6 expires, ?7 wall clock
+update locks
+   set token = ?2, owner = ?3, client = ?4, proved = ?5, expires = ?6, since = ?7
+ where name = ?1
