@@ -153,7 +153,7 @@ fn doctor_tells_what_it_found_and_what_the_store_promises() {
 fn doctor_ends_with_1_when_something_is_unsafe() {
     let scene = Scene::new();
     assert_eq!(ended(scene.run("", "true")).code, Some(0));
-    // An index that does not match its table.
+    // A row that breaks its table's own rule: the quick check finds it.
     let store = rusqlite::Connection::open(scene.path("locks.db")).expect("the store's file");
     store
         .execute_batch(
