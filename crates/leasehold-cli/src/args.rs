@@ -1,17 +1,24 @@
 //! What can be typed: the arguments and their help. What they mean together is
-//! resolved in [`plan`](crate::plan).
+//! resolved in [`plan`](crate::plan) and [`store`](crate::store).
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use leasehold::Consistency;
 
 use crate::exit::HELD;
+use crate::help;
 
-/// Locks are leases: run a command while holding one.
+/// Locks are leases: run a command while holding one, and see who holds what.
 #[derive(Debug, Parser)]
-#[command(name = "leasehold", version, after_help = EXAMPLE)]
+#[command(name = "leasehold", version, after_help = help::LEASEHOLD)]
 pub(crate) struct Cli {
+    /// Log to stderr what happens to locks; -vv and -vvv say more
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -19,62 +26,65 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Run),
-    #[command(name = "__exec", hide = true)]
-    Exec(Exec),
+    Ls(List),
+    Show(Show),
+    Watch(Watch),
+    Release(Release),
+    Doctor(Doctor),
+    Schema(Schema),
+    Completions(Completions),
+    Man(Man),
 }
 
-const EXAMPLE: &str = "\
-Example:
-  leasehold run nightly-report --wait 10s -- ./report.sh
+/// Which store.
+#[derive(Debug, Args)]
+pub(crate) struct OnStore {
+    /// The store that keeps the locks: `sqlite:` (the default), `sqlite:/path/to/locks.db`.
+    /// Instead of a secret write ${env:NAME} or ${file:/path}: others can read arguments
+    // The value may carry a password: help must not print it.
+    #[arg(long, value_name = "URL", env = "LEASEHOLD_STORE", hide_env_values = true)]
+    pub(crate) store: Option<String>,
 
-No server is needed: the embedded store is the default. `leasehold run --help` says more.";
+    /// Refuse a store that promises less
+    #[arg(long, value_name = "LEVEL", env = "LEASEHOLD_REQUIRE", hide_env_values = true)]
+    pub(crate) require: Option<Require>,
+}
 
-const RUN_HELP: &str = "\
-Examples:
-  leasehold run nightly-report --wait 10s -- ./report.sh
-  leasehold run deploy --no-wait --max-hold 1h -- make deploy
-  leasehold run import -- sh -c './import --fencing-token \"$LEASEHOLD_TOKEN\"'
+/// How strong a store must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Require {
+    /// Every grant follows every earlier one, whatever fails
+    Linearizable,
+    /// A majority of independent servers
+    Quorum,
+    /// Any store
+    BestEffort,
+}
 
-The command finds in its environment:
-  LEASEHOLD_LOCK   the lock's name
-  LEASEHOLD_TOKEN  the fencing token, higher than every earlier holder's: give it to
-                   the resource with every write, and let that refuse a lower one
-  LEASEHOLD_OWNER  the unique id of this acquisition
-
-The command runs in a process group of its own. TERM, INT, HUP, QUIT, USR1, USR2 and TSTP
-are passed on to the group. When the lease is lost, or is in doubt with less than the grace
-left, the group gets SIGTERM, then SIGKILL when the grace or the lease ends. The lock is
-released when the whole group is gone, also when the command itself ended before.
-When `leasehold` itself is killed (-9), the command is killed with it.
-
-Not watched: processes that leave the group (setsid, daemons), and after a kill -9 of
-`leasehold` the command's own children. Their writes are stopped by the token only.
-
-Exit codes:
-  the command's own; 128 + n when signal n ended it (or ended the wait for the lock)
-  2    the arguments cannot work
-  125  leasehold itself failed, for example could not start a process
-  126  the command cannot be executed
-  127  the command was not found
-  201  the lock is held by another (--exit-code changes it)
-  202  the lease was lost, or was about to end, while the command ran
-  203  the store cannot be reached or used
-  204  the store was refused as unsafe";
+impl Require {
+    pub(crate) fn consistency(self) -> Consistency {
+        match self {
+            Self::Linearizable => Consistency::Linearizable,
+            Self::Quorum => Consistency::Quorum,
+            Self::BestEffort => Consistency::BestEffort,
+        }
+    }
+}
 
 /// Run a command while holding a lock
 ///
 /// Takes the lock NAME, runs the command, keeps the lease renewed meanwhile, and
 /// releases it afterwards. Ends the command in time when the lease cannot be kept.
 #[derive(Debug, Args)]
-#[command(after_long_help = RUN_HELP, after_help = "`leasehold run --help` shows examples and exit codes.")]
+#[command(after_long_help = help::RUN, after_help = "`leasehold run --help` shows examples and exit codes.")]
 pub(crate) struct Run {
     /// The lock's name
     pub(crate) name: String,
 
     /// How long the lease lasts without renewal: how soon others take over after a
-    /// crash, and how long an outage of the store is survived
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
-    pub(crate) ttl: Duration,
+    /// crash, and how long an outage of the store is survived [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub(crate) ttl: Option<Duration>,
 
     /// How long to wait while another holds the lock [default: for ever]
     #[arg(long, value_name = "DURATION", conflicts_with = "no_wait", value_parser = humantime::parse_duration)]
@@ -101,43 +111,149 @@ pub(crate) struct Run {
     #[arg(long, value_name = "N", default_value_t = HELD)]
     pub(crate) exit_code: u8,
 
-    /// The store that keeps the lock: `sqlite:`, `sqlite:/path/to/locks.db`
-    // The value may carry a password: help must not print it.
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "LEASEHOLD_STORE",
-        hide_env_values = true,
-        default_value = "sqlite:"
-    )]
-    pub(crate) store: String,
+    #[command(flatten)]
+    pub(crate) on: OnStore,
 
     /// The command and its arguments, after `--`
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
 }
 
-/// What the trampoline needs; see [`trampoline`](crate::trampoline).
+/// List the locks that are held or waited for
 #[derive(Debug, Args)]
-pub(crate) struct Exec {
-    /// The supervisor that must still be there.
-    #[arg(long)]
-    pub(crate) parent: i32,
+#[command(after_help = help::LS)]
+pub(crate) struct List {
+    /// Only locks whose names begin so
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
 
-    /// Wait until the terminal was given to this process group.
+    /// Print JSON
     #[arg(long)]
-    pub(crate) terminal: bool,
+    pub(crate) json: bool,
 
-    #[arg(last = true, required = true)]
-    pub(crate) command: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) on: OnStore,
+}
+
+/// Show one lock: who holds it, since when, who took it away last
+#[derive(Debug, Args)]
+#[command(after_help = help::SHOW)]
+pub(crate) struct Show {
+    /// The lock's name
+    pub(crate) name: String,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) on: OnStore,
+}
+
+/// Print what happens to locks, until Ctrl-C
+#[derive(Debug, Args)]
+#[command(after_help = help::WATCH)]
+pub(crate) struct Watch {
+    /// The lock's name; all locks if there is none
+    pub(crate) name: Option<String>,
+
+    /// How often to look
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = pause)]
+    pub(crate) every: Duration,
+
+    /// Print JSON, a line for each change
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) on: OnStore,
+}
+
+/// Take a lock away from its holder
+#[derive(Debug, Args)]
+#[command(after_help = help::RELEASE)]
+pub(crate) struct Release {
+    /// The lock's name
+    pub(crate) name: String,
+
+    /// Really take it away: needed
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    /// Why, for the record and for the holder: needed
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) on: OnStore,
+}
+
+/// Examine the store: what about it is unsafe, and what it promises
+#[derive(Debug, Args)]
+#[command(after_help = help::DOCTOR)]
+pub(crate) struct Doctor {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) on: OnStore,
+}
+
+/// Print the schema that a store needs, where it needs one
+#[derive(Debug, Args)]
+#[command(after_help = help::SCHEMA)]
+pub(crate) struct Schema {
+    #[command(flatten)]
+    pub(crate) on: OnStore,
+}
+
+/// Print a shell's completion script
+#[derive(Debug, Args)]
+#[command(after_help = help::COMPLETIONS)]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Print the manual page, or write those of all commands
+#[derive(Debug, Args)]
+#[command(after_help = help::MAN)]
+pub(crate) struct Man {
+    /// Write a page for each command into this directory
+    pub(crate) directory: Option<PathBuf>,
+}
+
+/// A pause that leaves the store some rest.
+fn pause(text: &str) -> Result<Duration, String> {
+    let pause = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    match pause < Duration::from_millis(10) {
+        true => Err("at least 10ms".to_owned()),
+        false => Ok(pause),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
 
+    use super::*;
+
     #[test]
     fn the_arguments_are_consistent() {
-        super::Cli::command().debug_assert();
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_long_help().or(command.get_after_help());
+            let help = help.map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains(&format!("leasehold {}", command.get_name())), "{command}");
+        }
     }
 }

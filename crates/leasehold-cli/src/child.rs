@@ -3,11 +3,8 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::time::Duration;
 
-use leasehold::Lease;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process_group, set_child_subreaper,
@@ -16,6 +13,8 @@ use rustix::process::{
 use tokio::signal::unix::{self, SignalKind};
 
 use crate::exit::killed_by;
+use crate::go::{Go, Starter};
+use crate::trampoline;
 
 /// How often to look whether the rest of the group is gone, once its leader is:
 /// a member whose parent left the group tells nobody of its end.
@@ -25,6 +24,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Child {
     group: Pid,
+    /// Until the command began.
+    starter: Option<Starter>,
     deaths: unix::Signal,
     exit_code: Option<u8>,
 }
@@ -39,30 +40,24 @@ pub(crate) enum Change {
 }
 
 impl Child {
-    /// Starts the command through the [trampoline](crate::trampoline). Must be called
-    /// on the main thread: the command dies with the thread that started it.
-    pub(crate) fn spawn(command: &[OsString], lease: &Lease, terminal: bool) -> io::Result<Self> {
+    /// Prepares the command: its process is there and waits for the go, through the
+    /// [trampoline](crate::trampoline). Must be called on the main thread: the command
+    /// dies with the thread that started it. Dropped, it ends.
+    pub(crate) fn prepare(command: &[OsString]) -> io::Result<Self> {
         // Orphans of the group come to us instead of to init, so that their ends are
         // seen (not every container's init reaps them).
         set_child_subreaper(Some(getpid()))?;
         // Before the first death could happen.
         let deaths = unix::signal(SignalKind::child())?;
-        // Not the path of this program: that may be another one by now.
-        let mut trampoline = Command::new("/proc/self/exe");
-        trampoline.arg0("leasehold").args(["__exec", "--parent"]);
-        trampoline.arg(getpid().as_raw_nonzero().to_string());
-        if terminal {
-            trampoline.arg("--terminal");
-        }
-        let child = trampoline
-            .arg("--")
-            .args(command)
-            .env("LEASEHOLD_LOCK", lease.name().as_str())
-            .env("LEASEHOLD_TOKEN", lease.token().to_string())
-            .env("LEASEHOLD_OWNER", lease.owner().to_string())
-            .process_group(0)
-            .spawn()?;
-        Ok(Self { group: Pid::from_child(&child), deaths, exit_code: None })
+        let (starter, inherited) = Starter::new()?;
+        let child = trampoline::start(command, &inherited)?;
+        let group = Pid::from_child(&child);
+        Ok(Self { group, starter: Some(starter), deaths, exit_code: None })
+    }
+
+    /// Lets the command begin.
+    pub(crate) fn start(&mut self, go: &Go) -> io::Result<()> {
+        self.starter.take().map_or(Ok(()), |starter| starter.give(go))
     }
 
     /// The group's id.

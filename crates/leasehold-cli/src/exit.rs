@@ -8,6 +8,12 @@ use std::process::ExitCode;
 use leasehold::{Error, ErrorKind};
 use rustix::process::Signal;
 
+use crate::{secrets, words};
+
+/// `release`: nobody held the lock.
+pub(crate) const NOBODY: u8 = 1;
+/// `doctor`: something is unsafe.
+pub(crate) const UNSAFE: u8 = 1;
 /// The arguments cannot work; also what clap uses.
 pub(crate) const USAGE: u8 = 2;
 /// Leasehold itself failed, as `env` and `timeout` say it.
@@ -67,9 +73,9 @@ pub(crate) fn killed_by(signal: Signal) -> u8 {
     u8::try_from(signal.as_raw()).map_or(u8::MAX, |signal| signal.saturating_add(128))
 }
 
-/// One line to the user. Nobody may be listening, and that is no reason to stop.
+/// One line to the user, without secrets. Nobody may be listening, and that is no reason to stop.
 pub(crate) fn tell(message: impl Display) {
-    let line = message.to_string().replace('\n', " ");
+    let line = words::printable(&secrets::blot(&message.to_string()));
     let _ = writeln!(io::stderr(), "leasehold: {line}");
 }
 

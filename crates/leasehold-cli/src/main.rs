@@ -2,26 +2,63 @@
 //! business; here are arguments, processes, signals, terminals and exit codes.
 
 mod args;
+mod change;
 mod child;
+mod config;
 mod course;
+mod doctor;
 mod exit;
+mod force;
+mod go;
+mod help;
+mod list;
+mod log;
+mod manual;
 mod plan;
+mod program;
+mod report;
 mod run;
+mod schema;
+mod screen;
+mod secrets;
+mod show;
 mod signals;
+mod store;
+mod table;
 mod terminal;
 mod trampoline;
+mod watch;
+mod words;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use args::{Cli, Command};
+use config::Config;
 use plan::Plan;
+use trampoline::Trampoline;
 
 fn main() -> ExitCode {
-    let code = match Cli::parse().command {
-        Command::Run(args) => Plan::resolve(args).and_then(run::run),
-        Command::Exec(args) => Err(trampoline::exec(args)),
+    let code = match Trampoline::from_args() {
+        Some(trampoline) => trampoline.exec(),
+        None => obey(Cli::parse()),
     };
     code.map_or_else(|failure| failure.report(), ExitCode::from)
+}
+
+fn obey(cli: Cli) -> Result<u8, exit::Failure> {
+    log::init(cli.verbose)?;
+    let config = Config::load;
+    match cli.command {
+        Command::Run(args) => run::run(Plan::resolve(args, &config()?)?),
+        Command::Ls(args) => list::list(args, &config()?),
+        Command::Show(args) => show::show(args, &config()?),
+        Command::Watch(args) => watch::watch(args, &config()?),
+        Command::Release(args) => force::release(args, &config()?),
+        Command::Doctor(args) => doctor::doctor(args, &config()?),
+        Command::Schema(args) => schema::schema(args, &config()?),
+        Command::Completions(args) => manual::completions(args),
+        Command::Man(args) => manual::man(args),
+    }
 }

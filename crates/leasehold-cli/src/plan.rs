@@ -5,10 +5,13 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold::{Lock, Locks, Name};
+use leasehold::{DEFAULT_TTL, Lock, Locks, Name};
 
 use crate::args::Run;
+use crate::config::Config;
 use crate::exit::{Failure, USAGE};
+use crate::program;
+use crate::store::Store;
 
 const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 
@@ -16,7 +19,7 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) name: Name,
-    pub(crate) store: String,
+    pub(crate) store: Store,
     pub(crate) command: Vec<OsString>,
     pub(crate) grace: Duration,
     pub(crate) held_code: u8,
@@ -27,19 +30,23 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn resolve(args: Run) -> Result<Self, Failure> {
-        let name = Name::new(&args.name)
-            .map_err(|invalid| Failure::new(USAGE, format!("{:?}: {invalid}", args.name)))?;
-        let wait = if args.no_wait { Some(Duration::ZERO) } else { args.wait };
+    pub(crate) fn resolve(mut args: Run, config: &Config) -> Result<Self, Failure> {
+        let name = checked(&args.name)?;
+        if let Some(program) = args.command.first() {
+            program::check(program)?;
+        }
+        let wait = if args.no_wait { Some(Duration::ZERO) } else { args.wait.or(config.wait) };
+        let ttl = args.ttl.or(config.ttl).unwrap_or(DEFAULT_TTL);
+        args.grace = args.grace.or(config.grace);
         Ok(Self {
-            grace: grace(&args)?,
+            grace: grace(&args, ttl)?,
             name,
-            store: args.store,
+            store: Store::resolve(args.on, config)?,
             command: args.command,
             held_code: args.exit_code,
             renewed: !args.no_renew,
             max_hold: args.max_hold,
-            ttl: args.ttl,
+            ttl,
             wait,
         })
     }
@@ -66,9 +73,14 @@ impl Plan {
     }
 }
 
+/// A name that every store can keep, or why this is none.
+pub(crate) fn checked(name: &str) -> Result<Name, Failure> {
+    Name::new(name).map_err(|invalid| Failure::new(USAGE, format!("{name:?}: {invalid}")))
+}
+
 /// The grace is taken off the time the command has, so it must leave some.
-fn grace(args: &Run) -> Result<Duration, Failure> {
-    let shortest = args.max_hold.map_or(args.ttl, |cap| cap.min(args.ttl));
+fn grace(args: &Run, ttl: Duration) -> Result<Duration, Failure> {
+    let shortest = args.max_hold.map_or(ttl, |cap| cap.min(ttl));
     let Some(grace) = args.grace else { return Ok(DEFAULT_GRACE.min(shortest / 3)) };
     let whole_term = match (args.no_renew, args.max_hold) {
         (true, _) => shortest,
@@ -97,8 +109,8 @@ mod tests {
     fn plan(line: &str) -> Result<Plan, Failure> {
         let words = ["leasehold", "run", "x"].into_iter().chain(line.split_whitespace());
         match Cli::try_parse_from(words.chain(["--", "/bin/true", "secret"])).unwrap().command {
-            Command::Run(args) => Plan::resolve(args),
-            Command::Exec(_) => unreachable!("the line says run"),
+            Command::Run(args) => Plan::resolve(args, &Config::default()),
+            other => unreachable!("the line says run, not {other:?}"),
         }
     }
 

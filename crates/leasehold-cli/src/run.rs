@@ -9,9 +9,11 @@ use rustix::process::Signal;
 use crate::child::{Change, Child};
 use crate::course::{Course, Limits, Why};
 use crate::exit::{Failure, LOST, killed_by, tell};
+use crate::go::Go;
 use crate::plan::Plan;
 use crate::signals::Signals;
 use crate::terminal::{self, Terminal};
+use crate::words;
 
 /// Runs the plan; the exit code, or why there is none of the command's own.
 pub(crate) fn run(plan: Plan) -> Result<u8, Failure> {
@@ -26,14 +28,18 @@ pub(crate) fn run(plan: Plan) -> Result<u8, Failure> {
 }
 
 async fn hold_and_run(plan: &Plan) -> Result<u8, Failure> {
-    let library = |error| Failure::from_library(&error, plan.held_code);
     let mut signals = Signals::listen().map_err(|error| Failure::broken("no signals", &error))?;
     let alarm = Clock::boot().alarm().map_err(|error| Failure::broken("no timer", &error))?;
-    let locks = leasehold::connect(&plan.store).label(plan.label()).await.map_err(library)?;
+    // Before the claim, which names the command's group.
+    let child = Child::prepare(&plan.command)
+        .map_err(|error| Failure::broken("cannot start a process", &error))?;
+    let group = child.group().as_raw_nonzero().get().unsigned_abs();
+    let client = plan.store.client(plan.label()).process_group(group);
+    let locks = client.await.map_err(|error| Failure::from_library(&error, plan.held_code))?;
 
     let events = locks.events();
     let lease = acquire(plan, &locks, &mut signals).await?;
-    let ended = match Supervisor::start(plan, &lease, signals, alarm, events) {
+    let ended = match Supervisor::start(plan, &lease, child, signals, alarm, events) {
         Ok(supervisor) => supervisor.watch().await,
         Err(failure) => Err(failure),
     };
@@ -58,7 +64,8 @@ async fn acquire(plan: &Plan, locks: &Locks, signals: &mut Signals) -> Result<Le
                 }),
                 Some(event) = events.next(), if !told => {
                     if let EventKind::Waiting(by) = event.kind {
-                        tell(format_args!("waiting for {:?}, held by {}", plan.name, who(by.as_ref())));
+                        let by = words::held_by(by.as_ref());
+                        tell(format_args!("waiting for {:?}, held by {by}", plan.name));
                         told = true;
                     }
                 }
@@ -72,11 +79,8 @@ async fn acquire(plan: &Plan, locks: &Locks, signals: &mut Signals) -> Result<Le
 }
 
 fn held(plan: &Plan, by: Option<&HeldBy>) -> String {
-    format!("{:?} is held by {}; use --wait to wait (longer) for it", plan.name, who(by))
-}
-
-fn who(by: Option<&HeldBy>) -> String {
-    by.map_or_else(|| "another owner".to_owned(), HeldBy::to_string)
+    let by = words::held_by(by);
+    format!("{:?} is held by {by}; use --wait to wait (longer) for it", plan.name)
 }
 
 /// Gives the lock back; an error if it turns out that it was not held to the end.
@@ -129,6 +133,7 @@ impl<'a> Supervisor<'a> {
     fn start(
         plan: &Plan,
         lease: &'a Lease,
+        mut child: Child,
         mut signals: Signals,
         alarm: Alarm,
         events: Events,
@@ -138,8 +143,9 @@ impl<'a> Supervisor<'a> {
         signals.also(Signal::TSTP).map_err(|error| Failure::broken("no signals", &error))?;
         let mut terminal = Terminal::open();
         let interactive = terminal.as_ref().is_some_and(Terminal::is_wanted);
-        let child = Child::spawn(&plan.command, lease, interactive)
-            .map_err(|error| Failure::broken("cannot start a process", &error))?;
+        child
+            .start(&Go::under(lease, interactive))
+            .map_err(|error| Failure::broken("the command's process is gone", &error))?;
         if let Some(terminal) = terminal.as_mut().filter(|_| interactive) {
             terminal.give(child.group());
         }

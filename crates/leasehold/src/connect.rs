@@ -90,6 +90,14 @@ impl Connect {
         self
     }
 
+    /// A process group that acts under this client's leases and may outlive this process
+    /// when that is killed, as the command of `leasehold run` does. A store that sees
+    /// processes come and go counts the holder as gone only when the group is, too.
+    pub fn process_group(mut self, group: u32) -> Self {
+        self.holder.process_group = Some(group);
+        self
+    }
+
     /// How long a request may take before its outcome counts as unknown. Default: 2 s.
     /// (Renewals of leases with a short TTL wait less.)
     pub fn request_timeout(mut self, limit: Duration) -> Self {

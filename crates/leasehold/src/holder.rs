@@ -16,12 +16,14 @@ pub struct Holder {
     pub pid: u32,
     /// What the process calls itself; by default the program's name.
     pub label: String,
+    /// A process group that acts under its leases, besides the process itself.
+    pub process_group: Option<u32>,
 }
 
 impl Holder {
     /// A holder with these parts, as a store reads them back.
     pub fn new(host: impl Into<String>, pid: u32, label: impl Into<String>) -> Self {
-        Self { host: host.into(), pid, label: label.into() }
+        Self { host: host.into(), pid, label: label.into(), process_group: None }
     }
 
     /// This process, under the program's name.
@@ -31,7 +33,7 @@ impl Holder {
             .ok()
             .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
             .unwrap_or_else(|| "unknown".to_owned());
-        Self { host, pid: std::process::id(), label: program }
+        Self::new(host, std::process::id(), program)
     }
 }
 

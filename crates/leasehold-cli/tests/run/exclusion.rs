@@ -19,6 +19,8 @@ fn a_held_lock_is_201_and_says_who_holds_it() {
     assert_eq!((second.code, second.stdout.as_str()), (Some(201), ""), "{second:?}");
     let who = format!("\"demo\" is held by leasehold run sh (pid {} on ", holder.pid());
     assert!(second.stderr.contains(&who), "{second:?}");
+    let since = second.stderr.split(") since ").nth(1).expect("since when");
+    assert!(since.starts_with("20") && since.contains("ago)"), "{since}");
     assert_eq!(ended(scene.run("--no-wait --exit-code 42", "echo ran")).code, Some(42));
     assert_eq!(ended(scene.run("--wait 50ms", "echo ran")).code, Some(201));
     scene.touch("go");

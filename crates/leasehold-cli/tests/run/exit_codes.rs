@@ -1,6 +1,9 @@
 //! What `leasehold` says when it ends: exit codes, messages, help.
 
-use crate::scene::{Scene, ended};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use crate::scene::{Running, Scene, ended, until};
 
 #[test]
 fn the_commands_exit_code_and_output_are_passed_on() {
@@ -31,6 +34,27 @@ fn a_command_that_is_not_there_is_127_and_named() {
     let ended = ended(Scene::new().leasehold(["run", "demo", "--", "no-such-command"]));
     assert_eq!(ended.code, Some(127));
     assert!(ended.stderr.starts_with("leasehold: command \"no-such-command\" not found"));
+}
+
+#[test]
+fn nobody_waits_for_a_command_that_is_not_there() {
+    let scene = Scene::new();
+    let holder = Running::start(scene.run("", &format!("echo > ready; {}", until("go"))));
+    scene.line("ready");
+    let ended = ended(scene.leasehold(["run", "demo", "--", "no-such-command"]));
+    assert_eq!(ended.code, Some(127), "{ended:?}");
+    scene.touch("go");
+    assert_eq!(holder.end().code, Some(0));
+}
+
+#[test]
+fn a_script_whose_interpreter_is_missing_is_127_too() {
+    let scene = Scene::new();
+    fs::write(scene.path("script"), "#!/no/such/interpreter\n").expect("a file");
+    let permissions = Permissions::from_mode(0o755);
+    fs::set_permissions(scene.path("script"), permissions).expect("a file of ours");
+    let ended = ended(scene.leasehold(["run", "demo", "--", "./script"]));
+    assert_eq!(ended.code, Some(127), "{ended:?}");
 }
 
 #[test]

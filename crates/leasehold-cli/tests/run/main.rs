@@ -1,8 +1,13 @@
-//! The real `leasehold run`, each test with a store of its own. Nothing sleeps and
+//! The real `leasehold`, each test with a store of its own. Nothing sleeps and
 //! hopes: what is expected is waited for, with a bound.
 
 mod exclusion;
 mod exit_codes;
+mod forcing;
+mod looking;
+mod manual;
 mod scene;
+mod settings;
 mod supervision;
 mod terminal;
+mod watching;

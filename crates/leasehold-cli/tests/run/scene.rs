@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use tempfile::TempDir;
 
 /// How long anything may take on a busy machine.
@@ -37,10 +38,30 @@ impl Scene {
         self.leasehold(words.chain(["--", "sh", "-c", script]))
     }
 
+    /// A `leasehold run` that holds this lock until it is told to end by the file `go`.
+    pub(crate) fn hold(&self, lock: &str) -> Running {
+        let script = format!("echo > ready; {}", until("go"));
+        let holder = Running::start(self.leasehold(["run", lock, "--", "sh", "-c", &script]));
+        self.line("ready");
+        fs::remove_file(self.path("ready")).expect("the file it made");
+        holder
+    }
+
+    /// The JSON that `leasehold` prints with these words.
+    pub(crate) fn json(&self, words: &str) -> Value {
+        let ended = ended(self.leasehold(words.split_whitespace().chain(["--json"])));
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        serde_json::from_str(&ended.stdout).expect("one JSON document")
+    }
+
     /// Puts another command on this scene.
     pub(crate) fn set(&self, mut command: Command) -> Command {
         let store = format!("sqlite:{}", self.dir.path().join("locks.db").display());
         command.env("LEASEHOLD_STORE", store).current_dir(self.dir.path());
+        command.env("XDG_CONFIG_HOME", self.dir.path());
+        for ours in ["LEASEHOLD_CONFIG", "LEASEHOLD_LOG", "LEASEHOLD_REQUIRE", "COLUMNS"] {
+            command.env_remove(ours);
+        }
         command.stdin(Stdio::null());
         command
     }
@@ -116,6 +137,11 @@ impl Running {
         eventually("a line on stderr", || {
             Some(text(&self.stderr)).filter(|said| said.ends_with('\n'))
         })
+    }
+
+    /// Waits until it has printed this on stdout.
+    pub(crate) fn prints(&self, part: &str) {
+        eventually(part, || text(&self.stdout).contains(part).then_some(()));
     }
 
     /// Waits for its end.

@@ -22,6 +22,10 @@ struct Session {
 
 impl Session {
     fn start(scene: &Scene, script: &str) -> Self {
+        Self::run(scene, &["sh", "-c", script])
+    }
+
+    fn run(scene: &Scene, words: &[&str]) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pty");
         grantpt(&master).and_then(|()| unlockpt(&master)).expect("a pty");
         let name = ptsname(&master, Vec::new()).expect("its name");
@@ -29,7 +33,7 @@ impl Session {
         let open = || File::from(rustix::fs::open(&name, flags, Mode::empty()).expect("a tty"));
         let mut command = Command::new("setsid");
         command.args(["--ctty", "--wait", env!("CARGO_BIN_EXE_leasehold"), "run", "demo", "--"]);
-        command.args(["sh", "-c", script]);
+        command.args(words).env("TERM", "xterm").env("PS1", "ready> ");
         let mut command = scene.set(command);
         command.stdin(open()).stdout(open()).stderr(open());
         let leader = command.spawn().expect("setsid starts");
@@ -102,4 +106,31 @@ fn ctrl_z_without_a_shell_does_not_hang_the_command() {
     session.types("hello\n");
     session.shows("got <hello>");
     assert_eq!(session.exit_code(), Some(0));
+}
+
+#[test]
+fn an_interactive_shell_works() {
+    let scene = Scene::new();
+    let mut session = Session::run(&scene, &["sh", "-i"]);
+    session.shows("ready> ");
+    session.types("echo $((40 + 2)) $LEASEHOLD_LOCK\n");
+    session.shows("42 demo");
+    // Ctrl-C ends what runs in the shell, not the shell.
+    session.types("sh -c 'echo waiting-$((1 + 1)); exec sleep 600'\n");
+    session.shows("waiting-2");
+    session.types("\x03");
+    session.types("echo still-$((2 + 1))\n");
+    session.shows("still-3");
+    session.types("exit 6\n");
+    assert_eq!(session.exit_code(), Some(6));
+}
+
+#[test]
+fn an_editor_works() {
+    let scene = Scene::new();
+    let mut session = Session::run(&scene, &["vi", "-u", "NONE", "note.txt"]);
+    session.shows("note.txt");
+    session.types("ihello\x1b:wq\r");
+    assert_eq!(session.exit_code(), Some(0));
+    assert_eq!(scene.line("note.txt"), "hello");
 }

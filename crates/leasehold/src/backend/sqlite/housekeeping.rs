@@ -240,7 +240,10 @@ impl Keeper {
     fn forget_clients(&mut self) -> Result<(), Fault> {
         let session = &mut self.session;
         let mut clients: Vec<Client> = session
-            .prepare("select id, host, pid, label, started, namespace, bell from clients")?
+            .prepare(
+                "select id, host, pid, label, started, namespace, bell, process_group \
+                 from clients",
+            )?
             .query_map((), |row| Client::read(row, 0))?
             .collect::<Result<_, _>>()?;
         clients.retain(|client| session.viewer.is_gone(&client.process));

@@ -1,13 +1,14 @@
 //! Whether the process behind a lease is still there. *Gone* is only what we are
 //! sure of: same pid namespace, and no such process, a zombie, or another start
-//! time. Cannot see is not gone.
+//! time; and nothing left of its process group, where it named one. Cannot see is
+//! not gone.
 
 use std::fs;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process, test_kill_process_group};
 use tokio::io::unix::AsyncFd;
 
 use crate::readiness;
@@ -20,6 +21,8 @@ pub(super) struct Process {
     pub(super) started: Option<i64>,
     /// Its pid namespace; `None` if unknown.
     pub(super) namespace: Option<String>,
+    /// A process group that acts for it.
+    pub(super) group: Option<u32>,
 }
 
 /// From where we look: our own pid namespace, if `/proc` shows it.
@@ -45,11 +48,16 @@ impl Viewer {
     /// Describes the process with this pid, as seen now.
     pub(super) fn describe(&self, pid: u32) -> Process {
         let started = self.namespace.as_ref().and_then(|_| Stat::of(pid)).map(|stat| stat.started);
-        Process { pid, started, namespace: self.namespace.clone() }
+        Process { pid, started, namespace: self.namespace.clone(), group: None }
     }
 
-    /// Whether it certainly is not there any more.
+    /// Whether it certainly is not there any more, nor anything of its group.
     pub(super) fn is_gone(&self, process: &Process) -> bool {
+        self.has_ended(process) && process.group.is_none_or(group_is_gone)
+    }
+
+    /// Whether the process itself certainly is not there any more.
+    pub(super) fn has_ended(&self, process: &Process) -> bool {
         if self.me.as_ref() == Some(process) {
             return false;
         }
@@ -83,6 +91,32 @@ impl Viewer {
     }
 }
 
+/// Whether nothing is left of a process group of our own pid namespace. Its id may be
+/// another group's by now: then the lease's term decides.
+fn group_is_gone(group: u32) -> bool {
+    let Some(id) = i32::try_from(group).ok().and_then(Pid::from_raw) else { return false };
+    match test_kill_process_group(id) {
+        Err(Errno::SRCH) => true,
+        // Zombies that nobody reaps, in a container whose init does not, act no more. Two
+        // looks, since a member that forks during one may be missed by it.
+        Ok(()) if Stat::of(group).is_some_and(|leader| leader.is_dead()) => {
+            all_are_dead(group) && all_are_dead(group)
+        }
+        _ => false,
+    }
+}
+
+/// Whether `/proc` shows members of a group, and none that lives.
+fn all_are_dead(group: u32) -> bool {
+    let Ok(processes) = fs::read_dir("/proc") else { return false };
+    let pids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut members = pids.filter_map(Stat::of).filter(|stat| stat.group == i64::from(group));
+    // Where others' processes are hidden, the first one is, too.
+    Stat::of(1).is_some()
+        && members.next().is_some_and(|first| first.is_dead())
+        && members.all(|member| member.is_dead())
+}
+
 /// Refuses a time namespace with a clock of its own: expiries are compared between processes.
 pub(super) fn boot_clock_is_shifted() -> bool {
     fs::read_to_string("/proc/self/timens_offsets").is_ok_and(|offsets| {
@@ -100,6 +134,7 @@ pub(super) fn boot_id() -> std::io::Result<String> {
 
 struct Stat {
     state: u8,
+    group: i64,
     threads: i64,
     started: i64,
 }
@@ -118,9 +153,10 @@ impl Stat {
         let rest = std::str::from_utf8(&stat[end_of_name + 1..]).ok()?;
         let mut fields = rest.split_ascii_whitespace();
         let state = *fields.next()?.as_bytes().first()?;
-        let threads = fields.nth(16)?.parse().ok()?;
+        let group = fields.nth(1)?.parse().ok()?;
+        let threads = fields.nth(14)?.parse().ok()?;
         let started = fields.nth(1)?.parse().ok()?;
-        Some(Self { state, threads, started })
+        Some(Self { state, group, threads, started })
     }
 
     /// A zombie; not a process whose first thread ended while others work on.
@@ -143,7 +179,7 @@ mod tests {
     fn a_name_with_parentheses_does_not_shift_the_fields() {
         let line = b"7 (a) b) Z 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 1 18 4242 20";
         let stat = Stat::parse(line).unwrap();
-        assert_eq!((stat.state, stat.threads, stat.started), (b'Z', 1, 4242));
+        assert_eq!((stat.state, stat.group, stat.threads, stat.started), (b'Z', 2, 1, 4242));
     }
 
     #[tokio::test]
@@ -181,5 +217,23 @@ mod tests {
         let elsewhere = Process { namespace: Some("pid:[1]".to_owned()), ..process.clone() };
         assert!(!viewer.is_gone(&elsewhere));
         assert!(!viewer.is_gone(&Process { started: None, ..process }));
+    }
+
+    #[tokio::test]
+    async fn a_process_is_not_gone_while_its_group_is_not() {
+        use std::os::unix::process::CommandExt;
+        let viewer = Viewer::here();
+        let mut leader = sleeper();
+        let mut member = Command::new("sleep").arg("600").process_group(0).spawn().unwrap();
+        let process = Process { group: Some(member.id()), ..viewer.describe(leader.id()) };
+        leader.kill().unwrap();
+        leader.wait().unwrap();
+        assert!(viewer.has_ended(&process) && !viewer.is_gone(&process));
+        member.kill().unwrap();
+        let exit = viewer.exit_of(&viewer.describe(member.id())).unwrap();
+        exit.readable().await.unwrap().retain_ready();
+        assert!(viewer.is_gone(&process), "a zombie");
+        member.wait().unwrap();
+        assert!(viewer.is_gone(&process));
     }
 }

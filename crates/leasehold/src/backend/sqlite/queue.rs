@@ -74,7 +74,7 @@ impl Session {
     fn first(&self, name: &Name) -> Result<Option<Waiter>, Fault> {
         // `select ?1`: see enqueue.sql.
         const SQL: &str = "select sequence, owner, ttl, alive_until, \
-             id, host, pid, label, started, namespace, bell \
+             id, host, pid, label, started, namespace, bell, process_group \
              from waiters cross join clients on clients.id = client \
              where lock = (select ?1) order by sequence limit 1";
         let read = |row: &rusqlite::Row<'_>| {

@@ -67,14 +67,16 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Reads the columns id, host, pid, label, started, namespace, bell, beginning at `at`.
+    /// Reads the columns id, host, pid, label, started, namespace, bell, process_group,
+    /// beginning at `at`.
     pub(super) fn read(row: &Row<'_>, at: usize) -> rusqlite::Result<Self> {
         let (host, pid, label): (String, u32, String) =
             (row.get(at + 1)?, row.get(at + 2)?, row.get(at + 3)?);
+        let (started, namespace, group) = (row.get(at + 4)?, row.get(at + 5)?, row.get(at + 7)?);
         Ok(Self {
             id: row.get(at)?,
-            holder: Holder::new(host, pid, label),
-            process: Process { pid, started: row.get(at + 4)?, namespace: row.get(at + 5)? },
+            holder: Holder { process_group: group, ..Holder::new(host, pid, label) },
+            process: Process { pid, started, namespace, group },
             bell: row.get(at + 6)?,
         })
     }
@@ -89,8 +91,8 @@ impl Session {
 
     /// `None` if the lease has no client, or it is not known any more.
     pub(super) fn client(&self, id: Option<i64>) -> Result<Option<Client>, Fault> {
-        const SQL: &str = "select id, host, pid, label, started, namespace, bell from clients \
-                           where id = ?1";
+        const SQL: &str = "select id, host, pid, label, started, namespace, bell, process_group \
+                           from clients where id = ?1";
         Ok(self.prepare(SQL)?.query_row([id], |row| Client::read(row, 0)).optional()?)
     }
 
@@ -107,13 +109,20 @@ impl Session {
         }
         let process = self.viewer.describe(holder.pid);
         let find = "select id from clients where bell = ?1 and label = ?2 and host = ?3 \
-                    and pid = ?4 and started is ?5";
-        let add = "insert into clients (bell, label, host, pid, started, namespace) \
-                   values (?1, ?2, ?3, ?4, ?5, ?6) returning id";
+                    and pid = ?4 and started is ?5 and process_group is ?6";
+        let add = "insert into clients (bell, label, host, pid, started, process_group, namespace) \
+                   values (?1, ?2, ?3, ?4, ?5, ?6, ?7) returning id";
         let found = self
             .prepare(find)?
             .query_row(
-                params![self.bell, holder.label, holder.host, holder.pid, process.started],
+                params![
+                    self.bell,
+                    holder.label,
+                    holder.host,
+                    holder.pid,
+                    process.started,
+                    holder.process_group
+                ],
                 |row| row.get(0),
             )
             .optional()?;
@@ -126,6 +135,7 @@ impl Session {
                     holder.host,
                     holder.pid,
                     process.started,
+                    holder.process_group,
                     process.namespace
                 ],
                 |row| row.get(0),

@@ -16,7 +16,8 @@ create table clients (
     label     text    not null,
     started   integer,          -- /proc/<pid>/stat, field 22; null: could not be seen
     namespace text,             -- its pid namespace; null: unknown
-    bell      text    not null
+    bell      text    not null,
+    process_group integer       -- acts under its leases as well; null: none
 ) strict;
 
 -- `owner` null: free. A row without an owner only remembers its token.

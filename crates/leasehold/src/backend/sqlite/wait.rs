@@ -22,6 +22,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// How often a waiter says that it is still there.
 const BEAT: Duration = Duration::from_secs(1);
 
+/// How soon to look for what is left of a holder that just ended.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+
 /// What a look at the database shows to a waiter.
 #[derive(Debug)]
 enum Standing {
@@ -60,7 +63,7 @@ impl SqliteStore {
                 Standing::Free => beat_at,
                 Standing::Behind(expires, process) => {
                     exit.watch(&self, process);
-                    expires.min(beat_at)
+                    expires.min(beat_at).min(exit.look_again_at(&self))
                 }
             };
             beats = tokio::select! {
@@ -157,6 +160,8 @@ fn alive_until(session: &Session, claim: &Claim) -> Result<Option<Moment>, Fault
 struct Exit {
     process: Option<Process>,
     descriptor: Option<AsyncFd<OwnedFd>>,
+    /// How long to wait for its group, which tells nobody of its end.
+    pause: Duration,
 }
 
 impl Exit {
@@ -164,7 +169,22 @@ impl Exit {
         if self.process != process {
             self.descriptor = process.as_ref().and_then(|process| store.viewer.exit_of(process));
             self.process = process;
+            self.pause = FIRST_PAUSE;
         }
+    }
+
+    /// When to look whether the group of a process that ended is gone as well: soon,
+    /// since as a rule it dies with it, then more and more rarely.
+    fn look_again_at(&mut self, store: &SqliteStore) -> Moment {
+        let left_behind = |process: &Process| {
+            process.group.is_some() && self.descriptor.is_none() && store.viewer.has_ended(process)
+        };
+        if !self.process.as_ref().is_some_and(left_behind) {
+            return Moment::NEVER;
+        }
+        let pause = self.pause;
+        self.pause = BEAT.min(pause * 2);
+        store.clock.now() + pause
     }
 
     /// Completes once for each process that is watched.

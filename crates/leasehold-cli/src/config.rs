@@ -1,0 +1,120 @@
+//! The config file: defaults for what is not said on the command line or in the
+//! environment.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{env, fs, io};
+
+use clap::ValueEnum;
+use serde::Deserialize;
+
+use crate::args::Require;
+use crate::exit::{Failure, USAGE};
+
+/// What the file says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Config {
+    pub(crate) store: Option<String>,
+    pub(crate) require: Option<Require>,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) wait: Option<Duration>,
+    pub(crate) grace: Option<Duration>,
+}
+
+/// The file as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Keys {
+    store: Option<String>,
+    require: Option<String>,
+    ttl: Option<String>,
+    wait: Option<String>,
+    grace: Option<String>,
+}
+
+impl Config {
+    /// Reads `$LEASEHOLD_CONFIG`, which must be there; else the user's own, if it is.
+    pub(crate) fn load() -> Result<Self, Failure> {
+        let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let asked_for = set("LEASEHOLD_CONFIG");
+        let folder = || set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")));
+        let path =
+            asked_for.clone().or_else(|| Some(folder()?.join("leasehold").join("config.toml")));
+        let Some(path) = path else { return Ok(Self::default()) };
+        match fs::read_to_string(&path) {
+            Ok(text) => Self::parse(&text).map_err(|why| refuse(&path, &why)),
+            Err(error) if asked_for.is_none() && is_absent(&error) => Ok(Self::default()),
+            Err(error) => Err(refuse(&path, &format!("cannot be read: {error}"))),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let keys: Keys = toml::from_str(text).map_err(|error| {
+            let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
+            let line = error.span().map_or(1, |span| line(span.start));
+            format!("line {line}: {}", error.message().trim_end())
+        })?;
+        Ok(Self {
+            store: keys.store,
+            require: keys.require.as_deref().map(require).transpose()?,
+            ttl: keys.ttl.as_deref().map(|text| duration("ttl", text)).transpose()?,
+            wait: keys.wait.as_deref().map(|text| duration("wait", text)).transpose()?,
+            grace: keys.grace.as_deref().map(|text| duration("grace", text)).transpose()?,
+        })
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+fn require(text: &str) -> Result<Require, String> {
+    Require::from_str(text, false).map_err(|_| {
+        "the key \"require\" must be \"linearizable\", \"quorum\" or \"best-effort\"".to_owned()
+    })
+}
+
+fn duration(key: &str, text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|error| format!("the key {key:?} must be a duration such as \"30s\": {error}"))
+}
+
+fn refuse(path: &Path, why: &str) -> Failure {
+    Failure::new(USAGE, format!("config file {}: {why}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_understood() {
+        let text = "store = \"sqlite:/x\"\nrequire = \"quorum\"\nttl = \"1m\"\nwait = \"5s\"\n\
+                    grace = \"2s\"\n";
+        let config = Config {
+            store: Some("sqlite:/x".to_owned()),
+            require: Some(Require::Quorum),
+            ttl: Some(Duration::from_secs(60)),
+            wait: Some(Duration::from_secs(5)),
+            grace: Some(Duration::from_secs(2)),
+        };
+        assert_eq!(Config::parse(text), Ok(config));
+        assert_eq!(Config::parse(""), Ok(Config::default()));
+    }
+
+    #[test]
+    fn mistakes_are_named_with_key_or_line_in_one_line() {
+        let wrong = [
+            ("ttl = \"1m\"\nstoer = \"x\"", ["line 2", "stoer"]),
+            ("ttl = 30", ["line 1", "string"]),
+            ("ttl = \"30\"", ["\"ttl\"", "duration"]),
+            ("require = \"strong\"", ["\"require\"", "linearizable"]),
+            ("ttl", ["line 1", ""]),
+        ];
+        for (text, parts) in wrong {
+            let why = Config::parse(text).unwrap_err();
+            assert!(parts.iter().all(|part| why.contains(part)), "{text}: {why}");
+            assert!(!why.contains('\n'), "{why}");
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! `leasehold schema`: what has to be set up by hand before a store can be used.
+
+use leasehold::StoreKind;
+
+use crate::args::Schema;
+use crate::config::Config;
+use crate::exit::{Failure, USAGE, tell};
+use crate::store::Store;
+
+/// Prints the schema, for a store that has one.
+pub(crate) fn schema(args: Schema, config: &Config) -> Result<u8, Failure> {
+    let store = Store::resolve(args.on, config)?;
+    let kind = StoreKind::ALL.iter().find(|kind| kind.scheme() == store.scheme());
+    let Some(kind) = kind else {
+        let message = format!("this build knows no store {:?}", store.scheme());
+        return Err(Failure::new(USAGE, message));
+    };
+    // Not to stdout, which may be another program's input.
+    tell(match kind {
+        StoreKind::Memory => "the memory store needs no schema: it keeps nothing",
+        StoreKind::Sqlite => {
+            "the sqlite store needs no schema by hand: it creates its file and its tables \
+             when it is first used"
+        }
+    });
+    Ok(0)
+}

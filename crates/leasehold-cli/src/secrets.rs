@@ -1,0 +1,122 @@
+//! Secrets in a store's URL: where they come from, and that they go nowhere else.
+//! A URL refers to them as `${env:NAME}` or `${file:/path}`; what was put in its place,
+//! and a password written into the URL itself, is blotted out of everything we say.
+
+use std::sync::{Mutex, PoisonError};
+use std::{env, fs};
+
+use crate::exit::{Failure, USAGE};
+
+/// What must not be repeated.
+static KNOWN: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Shorter ones are none, and blotting them out would make messages unreadable.
+const SHORTEST: usize = 3;
+
+const BLOT: &str = "***";
+
+/// Puts in what a URL refers to.
+pub(crate) fn resolve(url: &str) -> Result<String, Failure> {
+    let (mut resolved, mut rest) = (String::new(), url);
+    while let Some((before, reference)) = rest.split_once("${") {
+        let Some((reference, after)) = reference.split_once('}') else {
+            return Err(refuse("a reference begins with \"${\" but does not end with \"}\""));
+        };
+        let value = look_up(reference)?;
+        remember(&value);
+        resolved.push_str(before);
+        resolved.push_str(&value);
+        rest = after;
+    }
+    resolved.push_str(rest);
+    if let Some((_, password, _)) = password(&resolved) {
+        remember(password);
+    }
+    Ok(resolved)
+}
+
+fn look_up(reference: &str) -> Result<String, Failure> {
+    let value = match reference.split_once(':') {
+        Some(("env", name)) => env::var(name).map_err(|error| match error {
+            env::VarError::NotPresent => {
+                refuse(&format!("the environment variable {name:?} is not set"))
+            }
+            env::VarError::NotUnicode(_) => {
+                refuse(&format!("the environment variable {name:?} is no text"))
+            }
+        })?,
+        Some(("file", path)) => fs::read_to_string(path)
+            .map_err(|error| refuse(&format!("cannot read the file {path:?}: {error}")))?,
+        _ => return Err(refuse("a reference is either ${env:NAME} or ${file:/path}")),
+    };
+    // Files end with a newline that is no part of the secret.
+    Ok(value.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+fn refuse(why: &str) -> Failure {
+    Failure::new(USAGE, format!("the store's URL cannot be resolved: {why}"))
+}
+
+fn remember(secret: &str) {
+    if secret.len() >= SHORTEST {
+        KNOWN.lock().unwrap_or_else(PoisonError::into_inner).push(secret.to_owned());
+    }
+}
+
+/// The same text without any known secret.
+pub(crate) fn blot(text: &str) -> String {
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.iter().fold(text.to_owned(), |text, secret| text.replace(secret, BLOT))
+}
+
+/// A URL as it was given, references and all, but without its password.
+pub(crate) fn named(url: &str) -> String {
+    match password(url) {
+        Some((before, _, after)) => format!("{before}{BLOT}{after}"),
+        None => url.to_owned(),
+    }
+}
+
+/// What is before, in, and after the password of `scheme://user:password@host`.
+fn password(url: &str) -> Option<(&str, &str, &str)> {
+    let authority = url.find("://")? + 3;
+    let end = url[authority..].find(['/', '?', '#']).map_or(url.len(), |end| authority + end);
+    let at = authority + url[authority..end].rfind('@')?;
+    let begin = authority + url[authority..at].find(':')? + 1;
+    Some((&url[..begin], &url[begin..at], &url[at..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_are_put_in_and_never_repeated() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        fs::write(&path, "opensesame\n").unwrap();
+        let url =
+            format!("redis://:${{file:{}}}@localhost/${{env:CARGO_PKG_NAME}}", path.display());
+        let resolved = resolve(&url).unwrap();
+        assert_eq!(resolved, "redis://:opensesame@localhost/leasehold-cli");
+        assert_eq!(blot("cannot use opensesame!"), "cannot use ***!");
+        resolve("redis://me:hunter2@localhost").unwrap();
+        assert_eq!(blot("hunter2"), "***");
+    }
+
+    #[test]
+    fn what_cannot_be_resolved_is_refused() {
+        let broken = ["${env:LEASEHOLD_NO_SUCH}", "${file:/no/such}", "${env:X", "${HOME}", "${}"];
+        for url in broken {
+            assert!(resolve(url).is_err(), "{url}");
+        }
+        assert_eq!(resolve("sqlite:/a$b{c}").unwrap(), "sqlite:/a$b{c}");
+    }
+
+    #[test]
+    fn a_url_is_named_without_its_password() {
+        assert_eq!(named("redis://me:a:b@c@host/0"), "redis://me:***@host/0");
+        assert_eq!(named("redis://me@host/x:y@z"), "redis://me@host/x:y@z");
+        assert_eq!(named("sqlite:/a:b@c"), "sqlite:/a:b@c");
+    }
+}
