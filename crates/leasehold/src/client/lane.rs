@@ -67,6 +67,8 @@ impl Request for Hold {
     }
 }
 
+/// How often a request lets others come along before it leaves.
+const MOST_YIELDS: usize = 4;
 /// A store that takes this many requests at once, or fewer, pays for each of them.
 const GAINS_FROM_BATCHES: usize = 2;
 
@@ -197,17 +199,31 @@ impl<R: Request> Slot<R> {
     }
 
     async fn send_after_others(self) {
-        task::yield_now().await;
+        self.let_others_come().await;
         self.send_collected().await;
+    }
+
+    /// Lets others come along: for as long as their number grows, and is not yet that of
+    /// the last time.
+    async fn let_others_come(&self) {
+        let mut before = 0;
+        for _ in 0..MOST_YIELDS {
+            task::yield_now().await;
+            let queue = self.lane.queue.lock();
+            let waiting = queue.waiting.len();
+            if waiting == before || waiting >= queue.company.last_batch {
+                return;
+            }
+            before = waiting;
+        }
     }
 
     async fn send_collected(mut self) {
         while !self.give_back_if_idle() {
             let batch = self.lane.next_batch();
             self.lane.send_batch(batch).await;
-            // Those who were just answered may have something to send: let them
-            // come along instead of travelling behind.
-            task::yield_now().await;
+            // Those who were just answered may have something to send.
+            self.let_others_come().await;
         }
     }
 
