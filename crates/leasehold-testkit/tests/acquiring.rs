@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold::StoreKind;
 use leasehold::{ErrorKind, EventKind, Lease, Lock, Operation, Result};
+use leasehold_testkit::link::HeldRequest;
 use leasehold_testkit::stores;
 use leasehold_testkit::world::{Client, World, eventually, next_event, within_bound};
 use tokio::task::JoinHandle;
@@ -102,55 +103,59 @@ async fn the_own_key_is_not_reported_as_held_by_another() {
     assert!(!matches!(error.kind(), ErrorKind::Held(Some(_))), "{error}");
 }
 
+/// A client that waits, and whose second claim (after an error of `wait`) is held back.
+async fn waits_with_a_claim_under_way(
+    world: &World,
+    client: &Client,
+    name: &str,
+) -> (JoinHandle<Result<Lease>>, HeldRequest) {
+    client.link.refuse(Operation::Wait);
+    let mut events = client.locks.events();
+    let waiting = acquire(client.lock(name));
+    next_event(&mut events, |kind| matches!(kind, EventKind::Waiting(_))).await;
+    let late = client.link.hold_request(Operation::Acquire);
+    let asked = async || {
+        world.hand().advance(Duration::from_millis(1));
+        client.link.sent(Operation::Acquire) == 2
+    };
+    eventually("it claims again", asked).await;
+    (waiting, late)
+}
+
 /// A second claim of one owner is still on its way when the first one's grant is
-/// adopted: settling bars only those it does not find. Released, the lock is then
-/// taken by the late claim for a whole TTL, and nobody holds it.
+/// adopted: settling bars only those it does not find. Released, the lock must not be
+/// taken by the late claim for a whole TTL while nobody holds it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_second_claim_of_an_adopted_owner_takes_nothing() {
     let world = world();
     let (first, second) = (world.client().await, world.impatient_client().await);
     let name = world.name();
     let lease = first.lock(&name).acquire().await.unwrap();
-    second.link.refuse(Operation::Wait);
-    let mut events = second.locks.events();
-    let waiting = acquire(second.lock(&name));
-    next_event(&mut events, |kind| matches!(kind, EventKind::Waiting(_))).await;
-    let late = second.link.hold_request(Operation::Acquire);
-    let asked = async || {
-        world.hand().advance(Duration::from_millis(1));
-        second.link.sent(Operation::Acquire) == 2
-    };
-    eventually("it claims again", asked).await;
+    let (waiting, late) = waits_with_a_claim_under_way(&world, &second, &name).await;
     lease.release().await.unwrap();
     let adopted = within_bound("the grant", waiting).await.unwrap().unwrap();
+    let settled = second.link.sent(Operation::Settle);
     adopted.release().await.unwrap();
+    eventually("it is barred", async || second.link.sent(Operation::Settle) > settled).await;
+    first.locks.inspect(&name).await.unwrap();
     late.deliver().await;
     let info = first.locks.inspect(&name).await.unwrap();
     assert!(info.lease.is_none(), "an orphan: {info:?}");
 }
 
 /// The same for a caller that went away: undoing finds a grant, gives it back, and
-/// bars nobody.
+/// bars the owner as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_second_claim_of_a_cancelled_owner_takes_nothing() {
     let world = world();
     let (first, second) = (world.client().await, world.client().await);
     let name = world.name();
     let lease = first.lock(&name).acquire().await.unwrap();
-    second.link.refuse(Operation::Wait);
-    let mut events = second.locks.events();
-    let waiting = acquire(second.lock(&name));
-    next_event(&mut events, |kind| matches!(kind, EventKind::Waiting(_))).await;
-    let late = second.link.hold_request(Operation::Acquire);
-    let asked = async || {
-        world.hand().advance(Duration::from_millis(1));
-        second.link.sent(Operation::Acquire) == 2
-    };
-    eventually("it claims again", asked).await;
+    let (waiting, late) = waits_with_a_claim_under_way(&world, &second, &name).await;
     lease.release().await.unwrap();
     waiting.abort();
-    let undone = async || first.locks.inspect(&name).await.unwrap().lease.is_none();
-    eventually("it is undone", undone).await;
+    eventually("it is undone", async || second.link.sent(Operation::Settle) >= 2).await;
+    first.locks.inspect(&name).await.unwrap();
     late.deliver().await;
     let info = first.locks.inspect(&name).await.unwrap();
     assert!(info.lease.is_none(), "an orphan: {info:?}");

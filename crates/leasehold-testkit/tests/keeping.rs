@@ -80,8 +80,8 @@ async fn a_lease_renewed_by_hand_leaves_doubt_when_the_store_proves_it() {
         client.link.sent(Operation::Renew) >= 2
     };
     eventually("it is asked about again", proved).await;
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(lease.state(), LeaseState::Held, "the store answered");
+    // The clock stands still from here on: only the answer can lift the doubt.
+    eventually("the answer counts", async || lease.state() == LeaseState::Held).await;
 }
 
 /// The late failure of an old request takes back what a newer one proved.

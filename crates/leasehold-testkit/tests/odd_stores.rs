@@ -10,7 +10,8 @@ use leasehold::backend::{
     Verdict,
 };
 use leasehold::clock::{Clock, ManualClock};
-use leasehold::{Error, ErrorKind, Forced, Guarantees, LeaseState, Locks, Name, Token};
+use leasehold::{Error, ErrorKind, EventKind, Forced, Guarantees, LeaseState, Locks, Name, Token};
+use leasehold_testkit::world::next_event;
 
 /// A store with one bad habit.
 #[derive(Debug)]
@@ -131,10 +132,12 @@ const TTL: Duration = Duration::from_millis(300);
 async fn one_panic_of_the_store_does_not_end_renewal() {
     let store = Arc::new(Odd::new());
     let locks = Locks::on(store.clone()).await.unwrap();
-    let lease = locks.lock("x").ttl(TTL).acquire().await.unwrap();
+    let mut events = locks.events();
+    let lease = locks.lock("x").ttl(Duration::from_secs(3)).acquire().await.unwrap();
     store.renew_panics.store(true, Ordering::SeqCst);
-    tokio::time::sleep(TTL * 2).await;
-    assert_eq!(lease.state(), LeaseState::Held, "{}", store.renewals.load(Ordering::SeqCst));
+    next_event(&mut events, |kind| matches!(kind, EventKind::Renewed)).await;
+    assert!(!store.renew_panics.load(Ordering::SeqCst), "it panicked before");
+    assert_eq!(lease.state(), LeaseState::Held);
 }
 
 /// A store that panics on one request: those who had collected behind it are nobody's
@@ -293,14 +296,17 @@ fn a_loss_is_told_outside_the_lock() {
 async fn leases_of_a_refused_batch_are_renewed_in_time() {
     let odd = Odd { renew_one_by_one: Duration::from_millis(20), ..Odd::new() };
     let locks = Locks::on(Arc::new(odd)).await.unwrap();
+    let mut events = locks.events();
     let mut leases = Vec::new();
     for index in 0..400 {
-        let lock = locks.lock(format!("x{index}")).ttl(Duration::from_secs(1));
+        let lock = locks.lock(format!("x{index}")).ttl(Duration::from_secs(6));
         leases.push(lock.acquire().await.unwrap());
     }
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    for _ in 0..400 {
+        next_event(&mut events, |kind| matches!(kind, EventKind::Renewed)).await;
+    }
     let lost = leases.iter().filter(|lease| lease.state() != LeaseState::Held).count();
-    assert_eq!(lost, 0, "of 400, with 20 ms each and a TTL of 1 s");
+    assert_eq!(lost, 0, "of 400, with 20 ms each (8 s in all) and a TTL of 6 s");
 }
 
 /// A pushed grant lasts three seconds less 1 % of the TTL, but its first renewal may
@@ -316,12 +322,13 @@ async fn one_lost_packet_does_not_cost_a_pushed_grant() {
     while first.inspect("x").await.unwrap().waiters == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    let mut events = second.events();
     odd.renew_lost.store(true, Ordering::SeqCst);
     lease.release().await.unwrap();
     let lease = waiting.await.unwrap().unwrap();
-    tokio::time::sleep(Duration::from_millis(2500)).await;
-    let renewals = odd.renewals.load(Ordering::SeqCst);
-    assert_eq!(lease.state(), LeaseState::Held, "after {renewals} renewal(s)");
+    next_event(&mut events, |kind| matches!(kind, EventKind::Renewed)).await;
+    assert_eq!(odd.renewals.load(Ordering::SeqCst), 2, "one was lost");
+    assert_eq!(lease.state(), LeaseState::Held);
 }
 
 /// Outside a tokio runtime the calls panic; connecting there is an error that says so.
