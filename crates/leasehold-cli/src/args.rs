@@ -16,7 +16,8 @@ use crate::help;
 #[command(name = "leasehold", version, after_help = help::LEASEHOLD)]
 pub(crate) struct Cli {
     /// Log to stderr what happens to locks; -vv and -vvv say more
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    // After the options of the command it is given to.
+    #[arg(short, long, global = true, action = ArgAction::Count, display_order = 100)]
     pub(crate) verbose: u8,
 
     #[command(subcommand)]

@@ -5,10 +5,11 @@ use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 
+use nix::sys::signal::{SigSet, Signal as Blockable};
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process_group, set_child_subreaper,
-    test_kill_process_group, wait,
+    Pid, Signal, WaitOptions, WaitStatus, getpgid, getpid, kill_process, kill_process_group,
+    set_child_subreaper, test_kill_process_group, wait,
 };
 use tokio::signal::unix::{self, SignalKind};
 
@@ -47,6 +48,8 @@ impl Child {
         // Orphans of the group come to us instead of to init, so that their ends are
         // seen (not every container's init reaps them).
         set_child_subreaper(Some(getpid()))?;
+        // Whoever started us may have blocked it, and then no end would be seen.
+        SigSet::from(Blockable::SIGCHLD).thread_unblock()?;
         // Before the first death could happen.
         let deaths = unix::signal(SignalKind::child())?;
         let (starter, inherited) = Starter::new()?;
@@ -83,9 +86,14 @@ impl Child {
         }
     }
 
-    /// Sends a signal to every member of the group. A group that is gone needs none.
+    /// Sends a signal to every member of the group, and to the command itself if it has
+    /// joined another. What is gone needs none.
     pub(crate) fn signal(&self, signal: Signal) {
         let _ = kill_process_group(self.group, signal);
+        // Until it is reaped the number is the command's.
+        if self.exit_code.is_none() && getpgid(Some(self.group)) != Ok(self.group) {
+            let _ = kill_process(self.group, signal);
+        }
     }
 
     /// Asks the group to end. What is stopped has to run to hear of it.
@@ -131,7 +139,7 @@ impl Child {
 fn exit_code(status: WaitStatus) -> u8 {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => u8::try_from(code).unwrap_or(u8::MAX),
-        (None, Some(signal)) => Signal::from_named_raw(signal).map_or(u8::MAX, killed_by),
+        (None, Some(signal)) => killed_by(signal),
         (None, None) => u8::MAX,
     }
 }

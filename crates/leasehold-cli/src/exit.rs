@@ -6,7 +6,6 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use leasehold::{Error, ErrorKind};
-use rustix::process::Signal;
 
 use crate::{secrets, words};
 
@@ -69,8 +68,8 @@ impl Failure {
 }
 
 /// The exit code of a process that a signal ended, as shells say it.
-pub(crate) fn killed_by(signal: Signal) -> u8 {
-    u8::try_from(signal.as_raw()).map_or(u8::MAX, |signal| signal.saturating_add(128))
+pub(crate) fn killed_by(signal: i32) -> u8 {
+    u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(128))
 }
 
 /// One line to the user, without secrets. Nobody may be listening, and that is no reason to stop.
@@ -79,18 +78,21 @@ pub(crate) fn tell(message: impl Display) {
     let _ = writeln!(io::stderr(), "leasehold: {line}");
 }
 
-/// An error and what caused it, in one line.
-struct Chain<'a>(&'a dyn StdError);
+/// An error and what caused it, in one line. What a message quotes is not said again.
+pub(crate) struct Chain<'a>(pub(crate) &'a dyn StdError);
 
 impl Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
+        let mut said = self.0.to_string();
         let mut cause = self.0.source();
         while let Some(error) = cause {
-            write!(f, ": {error}")?;
+            let more = error.to_string();
+            if !said.contains(&more) {
+                said = format!("{said}: {more}");
+            }
             cause = error.source();
         }
-        Ok(())
+        f.write_str(&said)
     }
 }
 
@@ -116,5 +118,8 @@ mod tests {
         let cause = io::Error::other("disk full");
         let error = Error::new(ErrorKind::Unavailable, "cannot write").caused_by(cause);
         assert_eq!(Failure::from_library(&error, HELD).message, "cannot write: disk full");
+        let cause = io::Error::other("disk full");
+        let error = Error::new(ErrorKind::Unavailable, "disk full, make room").caused_by(cause);
+        assert_eq!(Failure::from_library(&error, HELD).message, "disk full, make room");
     }
 }

@@ -7,9 +7,10 @@ Examples:
   leasehold ls
   leasehold show nightly-report
 
-No server is needed: the embedded store is the default. Another one is chosen by --store,
-LEASEHOLD_STORE, or `store = \"URL\"` in the config file (LEASEHOLD_CONFIG, else
-~/.config/leasehold/config.toml), in this order. LEASEHOLD_LOG sets a log filter.
+No server is needed: the embedded store of this user is the default. Another one is chosen by
+--store, LEASEHOLD_STORE, or `store = \"URL\"` in the config file (LEASEHOLD_CONFIG, else
+~/.config/leasehold/config.toml), in this order; other users, sudo and cron need the same one.
+LEASEHOLD_LOG sets a log filter.
 Every command explains itself: `leasehold run --help`.";
 
 /// `leasehold run`.

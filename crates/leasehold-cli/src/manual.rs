@@ -19,18 +19,40 @@ pub(crate) fn completions(args: Completions) -> Result<u8, Failure> {
 
 /// Prints the manual page, or writes that of every command into a directory.
 pub(crate) fn man(args: Man) -> Result<u8, Failure> {
-    let broken = |error: io::Error| Failure::broken("cannot write the manual", &error);
-    match args.directory {
-        None => {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(Cli::command()).render(&mut page).map_err(broken)?;
-            screen::print(&String::from_utf8_lossy(&page))?;
+    // There is no page for `help`.
+    let mut leasehold = Cli::command().disable_help_subcommand(true);
+    leasehold.build();
+    let Some(directory) = args.directory else {
+        screen::print(&page(&clap_mangen::Man::new(leasehold)))?;
+        return Ok(0);
+    };
+    let write = || {
+        fs::create_dir_all(&directory)?;
+        for command in leasehold.get_subcommands().chain([&leasehold]) {
+            let man = clap_mangen::Man::new(command.clone());
+            fs::write(directory.join(man.get_filename()), page(&man))?;
         }
-        Some(directory) => {
-            fs::create_dir_all(&directory).map_err(broken)?;
-            clap_mangen::generate_to(Cli::command(), &directory).map_err(broken)?;
-            tell(format_args!("wrote the manual pages to {}", directory.display()));
-        }
-    }
+        Ok(())
+    };
+    let place = directory.display();
+    write().map_err(|error: io::Error| {
+        Failure::broken(format_args!("cannot write the manual pages to {place}"), &error)
+    })?;
+    tell(format_args!("wrote the manual pages to {place}"));
     Ok(0)
+}
+
+/// A page. Its last section is the longer help, whose lines stay as they are.
+fn page(man: &clap_mangen::Man) -> String {
+    let mut page = Vec::new();
+    // Nothing that is written to memory fails.
+    let _ = man.render(&mut page);
+    let page = String::from_utf8_lossy(&page);
+    match page.split_once(".SH EXTRA\n") {
+        Some((before, notes)) => {
+            let notes = notes.split(".SH VERSION").next().unwrap_or(notes);
+            format!("{before}.SH NOTES\n.nf\n{notes}.fi\n")
+        }
+        None => page.into_owned(),
+    }
 }

@@ -37,7 +37,8 @@ pub(crate) fn not_run(program: &OsStr, error: &io::Error) -> Failure {
 }
 
 fn candidates(program: &OsStr, path: Option<OsString>) -> Vec<PathBuf> {
-    if program.as_bytes().contains(&b'/') {
+    // Without a name every folder of the path would be a candidate.
+    if program.is_empty() || program.as_bytes().contains(&b'/') {
         return vec![program.into()];
     }
     let path = path.unwrap_or_else(|| NO_PATH.into());

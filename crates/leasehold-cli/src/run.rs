@@ -1,14 +1,15 @@
 //! `leasehold run`: a command under a lock, from the wish to the release.
 
+use std::env;
 use std::pin::pin;
 
 use leasehold::clock::{Alarm, Clock, Moment};
-use leasehold::{ErrorKind, EventKind, Events, HeldBy, Lease, LeaseState, Locks};
+use leasehold::{ErrorKind, EventKind, Events, HeldBy, Lease, LeaseState, Locks, Scope};
 use rustix::process::Signal;
 
 use crate::child::{Change, Child};
 use crate::course::{Course, Limits, Why};
-use crate::exit::{Failure, LOST, killed_by, tell};
+use crate::exit::{Chain, Failure, LOST, REFUSED, killed_by, tell};
 use crate::go::Go;
 use crate::plan::Plan;
 use crate::signals::Signals;
@@ -36,6 +37,11 @@ async fn hold_and_run(plan: &Plan) -> Result<u8, Failure> {
     let group = child.group().as_raw_nonzero().get().unsigned_abs();
     let client = plan.store.client(plan.label()).process_group(group);
     let locks = client.await.map_err(|error| Failure::from_library(&error, plan.held_code))?;
+    if locks.guarantees().scope == Scope::Process {
+        let message = "this store reaches only this process: it would keep nobody else out; \
+                       for the processes of this machine use sqlite:";
+        return Err(Failure::new(REFUSED, message));
+    }
 
     let events = locks.events();
     let lease = acquire(plan, &locks, &mut signals).await?;
@@ -64,8 +70,7 @@ async fn acquire(plan: &Plan, locks: &Locks, signals: &mut Signals) -> Result<Le
                 }),
                 Some(event) = events.next(), if !told => {
                     if let EventKind::Waiting(by) = event.kind {
-                        let by = words::held_by(by.as_ref());
-                        tell(format_args!("waiting for {:?}, held by {by}", plan.name));
+                        tell_waiting(plan, by.as_ref());
                         told = true;
                     }
                 }
@@ -75,7 +80,18 @@ async fn acquire(plan: &Plan, locks: &Locks, signals: &mut Signals) -> Result<Le
     };
     let_background_finish(locks, plan.name.as_str()).await;
     let message = format!("gave up waiting for {:?}: interrupted by a signal", plan.name);
-    Err(Failure::new(killed_by(interrupted), message))
+    Err(Failure::new(killed_by(interrupted.as_raw()), message))
+}
+
+fn tell_waiting(plan: &Plan, by: Option<&HeldBy>) {
+    let (name, by) = (&plan.name, words::held_by(by));
+    tell(format_args!("waiting for {name:?}, held by {by}"));
+    // No error: what left the holder's group may well wait for it.
+    if env::var_os("LEASEHOLD_LOCK").is_some_and(|lock| lock == name.as_str()) {
+        tell(format_args!(
+            "this command runs under {name:?} itself: if the holder waits for it, neither ends"
+        ));
+    }
 }
 
 fn held(plan: &Plan, by: Option<&HeldBy>) -> String {
@@ -124,7 +140,9 @@ struct Supervisor<'a> {
     alarm: Alarm,
     terminal: Option<Terminal>,
     /// The command was told to end: why, and when it must be gone.
-    ending: Option<(Moment, Why)>,
+    ending: Option<(Moment, String)>,
+    /// What the store said instead of an answer, the last time.
+    doubt: Option<String>,
     /// The command was stopped from the terminal, by this signal.
     stopped: Option<Signal>,
 }
@@ -149,8 +167,8 @@ impl<'a> Supervisor<'a> {
         if let Some(terminal) = terminal.as_mut().filter(|_| interactive) {
             terminal.give(child.group());
         }
-        let (ending, stopped) = (None, None);
-        Ok(Self { lease, limits, child, signals, events, alarm, terminal, ending, stopped })
+        let (ending, doubt, stopped) = (None, None, None);
+        Ok(Self { lease, limits, child, signals, events, alarm, terminal, ending, doubt, stopped })
     }
 
     /// Watches over lease and command until nothing of the command is left.
@@ -165,7 +183,11 @@ impl<'a> Supervisor<'a> {
                 },
                 signal = self.signals.next() => self.child.signal(signal),
                 // Proved, in doubt, lost: the course may be another one.
-                Some(_) = self.events.next() => {}
+                Some(event) = self.events.next() => {
+                    if let EventKind::Doubtful(error) = event.kind {
+                        self.doubt = Some(Chain(&error).to_string());
+                    }
+                }
                 () = self.alarm.until(next) => {}
             }
         };
@@ -197,6 +219,10 @@ impl<'a> Supervisor<'a> {
                     return until;
                 }
                 Course::End { kill_at, why } => {
+                    let why = match &self.doubt {
+                        Some(cause) if why == Why::Doubt => format!("{why} ({cause})"),
+                        _ => why.to_string(),
+                    };
                     let left = now.until(kill_at);
                     match left.is_zero() {
                         true => tell(format_args!("killing the command: {why}")),

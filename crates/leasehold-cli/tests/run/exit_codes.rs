@@ -16,6 +16,8 @@ fn the_commands_exit_code_and_output_are_passed_on() {
 fn a_command_ended_by_a_signal_counts_as_128_and_the_signal() {
     assert_eq!(ended(Scene::new().run("", "kill -KILL $$")).code, Some(137));
     assert_eq!(ended(Scene::new().run("", "kill -TERM $$")).code, Some(143));
+    // One without a name.
+    assert_eq!(ended(Scene::new().run("", "kill -40 $$")).code, Some(168));
 }
 
 #[test]
@@ -34,6 +36,12 @@ fn a_command_that_is_not_there_is_127_and_named() {
     let ended = ended(Scene::new().leasehold(["run", "demo", "--", "no-such-command"]));
     assert_eq!(ended.code, Some(127));
     assert!(ended.stderr.starts_with("leasehold: command \"no-such-command\" not found"));
+}
+
+#[test]
+fn a_command_without_a_name_is_not_there() {
+    let ended = ended(Scene::new().leasehold(["run", "demo", "--", ""]));
+    assert_eq!(ended.code, Some(127), "{ended:?}");
 }
 
 #[test]
@@ -98,6 +106,19 @@ fn an_unreachable_store_is_203() {
     let ended = ended(Scene::new().run("--store sqlite:/proc/no/such/locks.db", "echo ran"));
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(203), ""), "{ended:?}");
     assert!(ended.stderr.starts_with("leasehold: "), "{ended:?}");
+}
+
+#[test]
+fn a_cause_is_said_once() {
+    let ended = ended(Scene::new().run("--store sqlite:/no/such/locks.db", "echo ran"));
+    assert_eq!(ended.stderr.matches("No such file").count(), 1, "{ended:?}");
+}
+
+#[test]
+fn a_store_that_keeps_nobody_out_is_refused() {
+    let ended = ended(Scene::new().run("--store memory:", "echo ran"));
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(204), ""), "{ended:?}");
+    assert!(ended.stderr.contains("only this process"), "{ended:?}");
 }
 
 #[test]

@@ -47,6 +47,20 @@ fn there_is_a_manual_page_for_each_command() {
 }
 
 #[test]
+fn manual_pages_keep_the_lines_of_examples_and_refer_only_to_pages_that_exist() {
+    let scene = Scene::new();
+    assert_eq!(ended(scene.leasehold(["man", "man1"])).code, Some(0));
+    let page = |name: &str| fs::read_to_string(scene.path("man1").join(name)).expect("a page");
+    assert_eq!(ended(scene.leasehold(["man"])).stdout, page("leasehold.1"));
+    assert!(!page("leasehold.1").contains("help(1)"), "{}", page("leasehold.1"));
+    let run = page("leasehold-run.1");
+    let notes = run.split(".SH NOTES\n.nf\n").nth(1).expect(&run);
+    assert!(notes.contains("leasehold run nightly") && notes.ends_with(".fi\n"), "{run}");
+    let nowhere = ended(scene.leasehold(["man", "/proc/no/such"]));
+    assert!(nowhere.code == Some(125) && nowhere.stderr.contains("/proc/no/such"), "{nowhere:?}");
+}
+
+#[test]
 fn help_has_an_example_for_each_command() {
     for command in COMMANDS {
         let ended = ended(Scene::new().leasehold([command, "--help"]));

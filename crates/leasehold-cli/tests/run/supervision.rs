@@ -166,3 +166,48 @@ fn a_signal_that_was_ignored_stays_so() {
     scene.touch("go");
     assert_eq!(running.end().code, Some(0));
 }
+
+#[test]
+fn a_command_that_leaves_its_own_group_is_ended_all_the_same() {
+    let scene = Scene::new();
+    let leave = "setpgrp(0, getpgrp(getppid())) or die; $| = 1; print \"$$\\n\"; sleep 600";
+    let perl = |options: &str| {
+        let words = ["run", "demo"].into_iter().chain(options.split_whitespace());
+        scene.leasehold(words.chain(["--", "perl", "-e", leave]))
+    };
+    assert_eq!(ended(perl("--max-hold 300ms")).code, Some(202));
+    let running = Running::start(perl(""));
+    running.prints("\n");
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().code, Some(143));
+}
+
+#[test]
+fn the_commands_end_is_noticed_even_if_we_started_with_that_signal_blocked() {
+    let scene = Scene::new();
+    let mut env = std::process::Command::new("env");
+    // With a TTL whose renewals wake nobody up.
+    let words = ["run", "demo", "--ttl", "10m", "--"];
+    env.args(["--block-signal=CHLD", env!("CARGO_BIN_EXE_leasehold")]).args(words);
+    env.args(["sh", "-c", "sleep 0.3; grep SigBlk /proc/self/status"]);
+    let ended = ended(scene.set(env));
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "SigBlk:\t0000000000000000\n"));
+}
+
+#[test]
+fn why_the_store_does_not_answer_is_told() {
+    let scene = Scene::new();
+    let script = "rm -r locks.db*; exec sleep 600";
+    let ended = ended(scene.run("--ttl 2s", script));
+    assert_eq!(ended.code, Some(202), "{ended:?}");
+    assert!(ended.stderr.contains("removed"), "{ended:?}");
+}
+
+#[test]
+fn a_run_that_waits_for_its_own_lock_is_told_so() {
+    let scene = Scene::new();
+    let inner = format!("{} run demo --wait 300ms -- true", env!("CARGO_BIN_EXE_leasehold"));
+    let ended = ended(scene.run("", &inner));
+    assert_eq!(ended.code, Some(201), "{ended:?}");
+    assert!(ended.stderr.contains("runs under \"demo\" itself"), "{ended:?}");
+}

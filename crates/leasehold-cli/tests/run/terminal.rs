@@ -26,7 +26,9 @@ impl Session {
     }
 
     fn run(scene: &Scene, words: &[&str]) -> Self {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pty");
+        // Not inherited: a session that held its own terminal open would outlive this test.
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = openpt(flags).expect("a pty");
         grantpt(&master).and_then(|()| unlockpt(&master)).expect("a pty");
         let name = ptsname(&master, Vec::new()).expect("its name");
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
