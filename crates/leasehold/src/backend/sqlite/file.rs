@@ -8,18 +8,20 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::beside;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often to look: far less often than a request, far more often than a renewal.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The file that was opened.
+/// The file that was opened, and the log and the index that SQLite keeps beside it: who
+/// removes only those parts the processes just as well.
 #[derive(Debug)]
 pub(super) struct OpenedFile {
     path: PathBuf,
-    /// Device and inode.
-    identity: (u64, u64),
+    /// Each with its device and inode. They stay while a connection is open.
+    parts: Vec<(PathBuf, (u64, u64))>,
     /// The process that opened it.
     process: u32,
     /// In nanoseconds since boot.
@@ -27,12 +29,19 @@ pub(super) struct OpenedFile {
 }
 
 impl OpenedFile {
-    /// Remembers the file that is there now.
+    /// Remembers the files that are there now, with a connection open.
     pub(super) fn new(path: &Path) -> Result<Self> {
-        // Never opened: closing it would drop SQLite's locks.
-        let file = fs::metadata(path).map_err(|_| replaced(path))?;
-        let (path, identity) = (path.to_owned(), identity(&file));
-        Ok(Self { path, identity, process: std::process::id(), look_at: AtomicU64::new(0) })
+        let mut parts = Vec::new();
+        for part in [path.to_owned(), beside(path, "-wal"), beside(path, "-shm")] {
+            // Never opened: closing it would drop SQLite's locks.
+            match fs::metadata(&part) {
+                Ok(file) => parts.push((part, identity(&file))),
+                Err(_) if part == path => return Err(replaced(path)),
+                Err(_) => {}
+            }
+        }
+        let (path, process) = (path.to_owned(), std::process::id());
+        Ok(Self { path, parts, process, look_at: AtomicU64::new(0) })
     }
 
     /// Whether it may be used by this process, and, now and then, whether others who
@@ -44,13 +53,13 @@ impl OpenedFile {
         if now < Moment::from_nanos(self.look_at.load(Ordering::Relaxed)) {
             return Ok(());
         }
-        let is_here = match fs::metadata(&self.path) {
-            Ok(file) => identity(&file) == self.identity,
+        let is_here = |(part, before): &(PathBuf, _)| match fs::metadata(part) {
+            Ok(file) => identity(&file) == *before,
             // Cannot see is not gone.
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         };
-        if !is_here {
-            return Err(replaced(&self.path));
+        if let Some((gone, _)) = self.parts.iter().find(|part| !is_here(part)) {
+            return Err(replaced(gone));
         }
         self.look_at.store((now + INTERVAL).as_nanos(), Ordering::Relaxed);
         Ok(())

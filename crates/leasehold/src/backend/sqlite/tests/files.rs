@@ -141,6 +141,22 @@ async fn a_file_that_was_removed_or_replaced_is_noticed() {
     assert_eq!(*renewed.unwrap_err().kind(), ErrorKind::Unusable);
 }
 
+/// Who removes the log alone sends newcomers to another one: two holders of one lock.
+#[tokio::test]
+async fn a_log_that_was_removed_is_noticed() {
+    for part in ["locks.db-wal", "locks.db-shm"] {
+        let world = World::new();
+        let store = world.open();
+        let held = claim("a");
+        let grant = take(&store, &held).await;
+        fs::remove_file(world.folder.path().join(part)).unwrap();
+        world.hand.advance(Duration::from_secs(1));
+        let error = store.clone().renew(vec![held.hold(grant.token)]).await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Unusable);
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
 /// SQLite keeps the log beside the name: two names, two logs, one damaged file.
 #[tokio::test]
 async fn a_file_with_a_second_name_is_refused() {
