@@ -251,6 +251,7 @@ impl Drop for Lease {
                 reason: LossReason::Expired | LossReason::Unreachable | LossReason::MaxHold,
                 ..
             })) => self.releasing(self.client.now()).of_a_lost_lease(),
+            Err(LeaseState::Lost(_)) => self.releasing(self.client.now()).of_a_lease_that_is_gone(),
             Err(_) => {}
         }
     }
