@@ -289,7 +289,10 @@ impl Shared {
                 // The term of a lease that is not renewed stays what it was.
                 let extends = tenure.is_renewed() || due.why == Why::Asked;
                 tenure.proved(&self.context, proof, extends, now);
-                Ok(brought_together(tenure.renewal_after(proof), tenure.ttl()))
+                let renew_at = brought_together(tenure.renewal_after(proof), tenure.ttl());
+                // A proof may be old already (a session's): asking at once would get the
+                // same one again and again.
+                Ok(renew_at.max(now + now.until(tenure.deadline()) / 8))
             }
             Renewal::NotYours(reason) => {
                 if !self.context.failpoints.skips(Point::BelieveNotYours) {
