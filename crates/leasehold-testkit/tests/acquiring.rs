@@ -225,3 +225,52 @@ async fn a_dead_waiter_is_not_listed_for_ever() {
     let list = watcher.locks.list(&name).await.unwrap();
     assert!(list.is_empty(), "{list:?}");
 }
+
+/// The same for a lease that was lost: its release bars the late claim, its loss did not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_second_claim_of_a_lost_lease_takes_nothing() {
+    let world = world();
+    let (first, second) = (world.client().await, world.impatient_client().await);
+    let name = world.name();
+    let lease = first.lock(&name).acquire().await.unwrap();
+    second.link.refuse(Operation::Wait);
+    let mut events = second.locks.events();
+    let waiting = acquire(second.lock(&name));
+    next_event(&mut events, |kind| matches!(kind, EventKind::Waiting(_))).await;
+    let late = second.link.hold_request(Operation::Acquire);
+    let asked = async || {
+        world.hand().advance(Duration::from_millis(1));
+        second.link.sent(Operation::Acquire) == 2
+    };
+    eventually("it claims again", asked).await;
+    lease.release().await.unwrap();
+    let adopted = within_bound("the grant", waiting).await.unwrap().unwrap();
+    first.locks.force_release(&name, "stuck").await.unwrap();
+    within_bound("the loss", adopted.lost()).await;
+    drop(adopted);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    late.deliver().await;
+    let info = first.locks.inspect(&name).await.unwrap();
+    assert!(info.lease.is_none(), "an orphan: {info:?}");
+}
+
+/// A store that is away for a moment does not end a wait, however long that has lasted:
+/// the time that a waiter heard nothing because there was nothing to say is no outage.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_wait_bears_a_refusal_as_a_short_one_does() {
+    let world = world();
+    let (first, second) = (world.client().await, world.client().await);
+    let name = world.name();
+    let lease = first.lock(&name).acquire().await.unwrap();
+    let waiting = acquire(second.lock(&name));
+    until_waiters(&first, &name, 1).await;
+    second.link.refuse(Operation::Acquire);
+    let asked = async || {
+        world.pass(Duration::from_millis(200)).await;
+        second.link.sent(Operation::Acquire) >= 2
+    };
+    eventually("it claims again", asked).await;
+    world.pass(Duration::from_secs(1)).await;
+    lease.release().await.unwrap();
+    let _granted = within_bound("the grant", waiting).await.unwrap().unwrap();
+}

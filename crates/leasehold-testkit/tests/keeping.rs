@@ -194,3 +194,44 @@ async fn waiting_for_the_own_semaphore_is_not_doubt() {
         matches!(&state, LeaseState::Lost(loss) if loss.reason == LossReason::Unreachable);
     assert!(!(unasked && sent == 1), "lost as unreachable; only the other was ever asked about");
 }
+
+/// `verify` lifts doubt but arranges no renewal. Taken for a newer proof, it made the
+/// keeper forget its own unanswered renewal: nobody renewed the lease again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_verified_during_a_lost_renewal_is_renewed_again() {
+    let world = world();
+    let client = world.client().await;
+    let lease = client.lock(&world.name()).acquire().await.unwrap();
+    client.link.lose_request(Operation::Renew);
+    world.hand().advance(World::TTL / 3);
+    eventually("the keeper asks", async || client.link.sent(Operation::Renew) == 1).await;
+    lease.verify().await.unwrap();
+    // The keeper's own request times out: a sixth of the TTL.
+    tokio::time::sleep(World::TTL / 4).await;
+    world.pass(World::TTL * 2).await;
+    assert_eq!(lease.state(), LeaseState::Held);
+}
+
+/// A release whose caller went away is sent again; that the first one was applied
+/// makes the second find nothing, which is no loss.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_release_that_was_applied_is_not_told_as_a_loss() {
+    let world = world();
+    let client = world.client().await;
+    let lease = client.lock(&world.name()).acquire().await.unwrap();
+    let mut events = client.locks.events();
+    let _gate = client.link.hold_reply(Operation::Release);
+    let releasing = tokio::spawn(lease.release());
+    eventually("the release is sent", async || client.link.sent(Operation::Release) == 1).await;
+    releasing.abort();
+    let ended = async {
+        loop {
+            match events.next().await.unwrap().kind {
+                EventKind::Released { .. } => return,
+                EventKind::Lost(loss) => panic!("told as lost: {loss}"),
+                _ => {}
+            }
+        }
+    };
+    within_bound("the end", ended).await;
+}

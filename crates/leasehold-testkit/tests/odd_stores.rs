@@ -26,6 +26,14 @@ struct Odd {
     renew_lost: AtomicBool,
     /// Renewals of several leases are refused for what is in them; each alone takes this long.
     renew_one_by_one: Duration,
+    /// Renewals get no answer for now.
+    renew_away: AtomicBool,
+    /// Renewals are proved by a session's keep-alive that was this long ago.
+    proved_ago: Duration,
+    /// The next release panics.
+    release_panics: AtomicBool,
+    /// Hints about all leases that are on their way.
+    hints: tokio::sync::Semaphore,
     /// Claims on names that contain this panic.
     acquire_panics: Option<&'static str>,
     /// Terms are rounded down to whole milliseconds, as a server's are.
@@ -43,6 +51,10 @@ impl Odd {
             renew_panics: AtomicBool::new(false),
             renew_lost: AtomicBool::new(false),
             renew_one_by_one: Duration::ZERO,
+            renew_away: AtomicBool::new(false),
+            proved_ago: Duration::ZERO,
+            release_panics: AtomicBool::new(false),
+            hints: tokio::sync::Semaphore::new(0),
             acquire_panics: None,
             rounds: false,
             acquires: AtomicUsize::new(0),
@@ -84,7 +96,8 @@ impl Backend for Odd {
     fn renew(self: Arc<Self>, mut holds: Vec<Hold>) -> Reply<Vec<Renewal>> {
         self.renewals.fetch_add(1, Ordering::SeqCst);
         assert!(!self.renew_panics.swap(false, Ordering::SeqCst), "a store with a bug");
-        if self.renew_lost.swap(false, Ordering::SeqCst) {
+        let away = self.renew_away.load(Ordering::SeqCst);
+        if self.renew_lost.swap(false, Ordering::SeqCst) || away {
             return Box::pin(std::future::pending());
         }
         if !self.renew_one_by_one.is_zero() {
@@ -102,9 +115,18 @@ impl Backend for Odd {
                 hold.ttl = Duration::from_millis(hold.ttl.as_millis() as u64);
             }
         }
-        self.store.clone().renew(holds)
+        Box::pin(async move {
+            let mut verdicts = self.store.clone().renew(holds).await?;
+            for verdict in &mut verdicts {
+                if let Renewal::Renewed(proof) = verdict {
+                    proof.at = proof.at - self.proved_ago;
+                }
+            }
+            Ok(verdicts)
+        })
     }
     fn release(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Release>> {
+        assert!(!self.release_panics.swap(false, Ordering::SeqCst), "a store with a bug");
         self.store.clone().release(holds)
     }
     fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
@@ -120,7 +142,10 @@ impl Backend for Odd {
         self.store.clone().examine()
     }
     fn hint(self: Arc<Self>) -> Reply<Hint> {
-        self.store.clone().hint()
+        Box::pin(async move {
+            self.hints.acquire().await.expect("never closed").forget();
+            Ok(Hint::All)
+        })
     }
 }
 
@@ -160,6 +185,21 @@ async fn one_panic_of_the_store_does_not_strand_those_behind() {
     bad.abort();
     let good = tokio::time::timeout(Duration::from_secs(5), good).await;
     assert!(good.is_ok(), "stranded in the lane");
+}
+
+/// A store that panics where it is asked in place ends the task that asked: a lease that
+/// was dropped is then never released, and its end never told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_panic_of_the_store_does_not_end_a_release() {
+    let odd = Arc::new(Odd { acquire_panics: Some("bad"), ..Odd::new() });
+    let locks = Locks::on(odd.clone()).await.unwrap();
+    let lease = locks.lock("x").acquire().await.unwrap();
+    odd.release_panics.store(true, Ordering::SeqCst);
+    drop(lease);
+    let again = locks.lock("x").wait(Duration::from_secs(5)).acquire().await;
+    assert!(again.is_ok(), "{again:?}");
+    // It had been granted before the panic, and that was found out.
+    assert!(locks.lock("bad").try_acquire().await.unwrap().is_some());
 }
 
 /// The runtime that the client was connected on ends while a caller on another one
@@ -341,4 +381,77 @@ fn a_call_outside_a_runtime_does_not_panic() {
         std::pin::pin!(locks.inspect("x")).as_mut().poll(&mut context).is_ready()
     }));
     assert!(calling.is_ok());
+}
+
+/// On a session store the proof is the session's last keep-alive. When that is more than
+/// a third of the term ago, the next renewal was due at once: again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewals_proved_by_an_old_keep_alive_are_no_storm() {
+    let odd = Arc::new(Odd { proved_ago: TTL * 2 / 5, ..Odd::new() });
+    let locks = Locks::on(odd.clone()).await.unwrap();
+    let lease = locks.lock("x").ttl(TTL).acquire().await.unwrap();
+    tokio::time::sleep(TTL * 2).await;
+    let renewals = odd.renewals.load(Ordering::SeqCst);
+    assert!(renewals < 60, "{renewals} renewals in two terms");
+    assert_eq!(lease.state(), LeaseState::Held);
+}
+
+/// Questions that were under way together and got no answer are one failure: counted
+/// each, a few hints use up all attempts in an outage of a sixth of the TTL.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failures_of_the_same_moment_are_one_attempt() {
+    let odd = Arc::new(Odd::new());
+    let locks = Locks::on(odd.clone()).await.unwrap();
+    let ttl = Duration::from_secs(3);
+    let lease = locks.lock("x").ttl(ttl).acquire().await.unwrap();
+    odd.renew_away.store(true, Ordering::SeqCst);
+    odd.hints.add_permits(12);
+    let mut waited = 0;
+    while lease.state() == LeaseState::Held && waited < 100 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        waited += 1;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    odd.renew_away.store(false, Ordering::SeqCst);
+    assert_eq!(lease.state(), LeaseState::Doubtful);
+    tokio::time::sleep(ttl / 3).await;
+    assert_eq!(lease.state(), LeaseState::Held);
+}
+
+/// The runtime that the client was connected on ends while a caller on another one waits
+/// in line: its timers panic when they are polled again.
+#[test]
+fn the_end_of_the_runtime_is_told_to_those_who_wait() {
+    let first = tokio::runtime::Runtime::new().unwrap();
+    let second = tokio::runtime::Runtime::new().unwrap();
+    let store = MemoryStore::new(Clock::boot());
+    let locks = first.block_on(async { Locks::on(store.clone()).await.unwrap() });
+    second.block_on(async {
+        let holder = Locks::on(store).await.unwrap();
+        let _lease = holder.lock("x").acquire().await.unwrap();
+        let lock = locks.lock("x").wait(Duration::from_secs(60));
+        let waiting = tokio::spawn(async move { lock.acquire().await.map(drop) });
+        while holder.inspect("x").await.unwrap().waiters == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        first.shutdown_background();
+        let told = tokio::time::timeout(Duration::from_secs(5), waiting).await;
+        let error = told.expect("hangs").expect("panicked").unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::NoRuntime, "{error}");
+    });
+}
+
+/// A lease in the hands of another runtime when its client's own ends: nobody renews it,
+/// and nobody fired its loss, so that work under `run` went on past its deadline.
+#[test]
+fn the_end_of_the_runtime_is_the_loss_of_its_leases() {
+    let first = tokio::runtime::Runtime::new().unwrap();
+    let second = tokio::runtime::Runtime::new().unwrap();
+    let locks = first.block_on(async { leasehold::connect("memory:").await.unwrap() });
+    let lease = first.block_on(locks.lock("x").ttl(TTL).acquire()).unwrap();
+    let lost = second.block_on(async {
+        first.shutdown_background();
+        tokio::time::timeout(TTL * 4, lease.lost()).await
+    });
+    assert!(lost.is_ok(), "never told");
 }

@@ -1,7 +1,9 @@
 //! What all clones of a [`Locks`](crate::Locks) share: the way to the store, the
 //! keeper, the batcher's lanes and the local queue. Nothing here is public.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -113,18 +115,33 @@ impl Client {
     /// one is served as well. Once that runtime has ended nothing could be kept any
     /// more: then it is an error.
     pub(crate) async fn inside<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
-        if !self.keeper.is_running() {
-            let message = "the runtime that this client was connected on has ended, so nobody \
-                           would keep its leases: connect again";
-            return Err(Error::new(ErrorKind::NoRuntime, message));
-        }
         let mut future = std::pin::pin!(future);
+        let mut begun = false;
         std::future::poll_fn(|cx| {
+            // Each time: timers of a runtime that has ended panic when they are polled.
+            if !self.keeper.is_running() {
+                let error = no_runtime();
+                return Poll::Ready(Err(if begun { error.outcome_unknown() } else { error }));
+            }
+            begun = true;
             let _inside = self.context.runtime.enter();
-            future.as_mut().poll(cx)
+            let polling = AssertUnwindSafe(|| future.as_mut().poll(cx));
+            panic::catch_unwind(polling).unwrap_or_else(|panicked| {
+                // It may have ended just while we polled; any other panic is the caller's.
+                if self.keeper.is_running() {
+                    panic::resume_unwind(panicked);
+                }
+                Poll::Ready(Err(no_runtime().outcome_unknown()))
+            })
         })
         .await
     }
+}
+
+fn no_runtime() -> Error {
+    let message = "the runtime that this client was connected on has ended, so nobody would \
+                   keep its leases: connect again";
+    Error::new(ErrorKind::NoRuntime, message)
 }
 
 /// Whether the store refused a batch for what is in it, and not because it could not

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::Proof;
 use crate::client::{Client, Place, Releasing};
 use crate::clock::Moment;
 use crate::error::{Error, Operation, Result};
@@ -151,15 +150,12 @@ impl Lease {
     pub async fn verify(&self) -> Result<Token> {
         self.usable(Operation::Inspect)?;
         let context = &self.client.context;
-        let at = context.clock.now();
         let asking = context.ask(context.backend.clone().inspect(self.name().clone()));
         let info = self.client.inside(asking).await;
         let info = info.map_err(|error| self.explain(error, Operation::Inspect))?;
         let held = info.as_ref().and_then(|info| info.lease.as_ref());
         if held.and_then(|lease| lease.owner) == Some(self.owner()) {
-            // It is there: that lifts doubt, but proves nothing about how long it stays.
-            let proof = Proof { at, valid_for: Duration::ZERO };
-            self.tenure.proved(context, proof, false, self.client.now());
+            self.tenure.seen(context);
         } else {
             let forced = info.as_ref().and_then(|info| info.forced.as_ref());
             let reason = match forced.filter(|forced| forced.token == self.token()) {
@@ -255,6 +251,7 @@ impl Drop for Lease {
                 reason: LossReason::Expired | LossReason::Unreachable | LossReason::MaxHold,
                 ..
             })) => self.releasing(self.client.now()).of_a_lost_lease(),
+            Err(LeaseState::Lost(_)) => self.releasing(self.client.now()).of_a_lease_that_is_gone(),
             Err(_) => {}
         }
     }

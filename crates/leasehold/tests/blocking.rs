@@ -101,3 +101,20 @@ fn inside_an_async_runtime_it_is_an_error_not_a_panic() {
     lock.acquire().unwrap().release().unwrap();
     runtime.block_on(async { drop(locks) });
 }
+
+/// Tokio's own thread-local state may be gone by then, and it panics without it.
+#[test]
+fn a_lease_kept_by_a_thread_is_released_when_that_ends() {
+    thread_local! {
+        static KEPT: std::cell::RefCell<Option<blocking::Lease>> = const { std::cell::RefCell::new(None) };
+    }
+    let locks = blocking::connect("memory:").unwrap();
+    let lock = locks.lock("x");
+    let thread = std::thread::spawn(move || {
+        KEPT.with(|kept| *kept.borrow_mut() = None);
+        let lease = lock.acquire().unwrap();
+        KEPT.with(|kept| *kept.borrow_mut() = Some(lease));
+    });
+    thread.join().unwrap();
+    locks.lock("x").wait(Duration::from_secs(20)).acquire().unwrap().release().unwrap();
+}

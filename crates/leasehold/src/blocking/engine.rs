@@ -21,9 +21,15 @@ impl Engine {
     /// Waits for a future on the calling thread.
     pub(super) fn wait_for<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         // Tokio would panic; and a blocked executor could not renew its other leases.
-        if Handle::try_current().is_ok() {
+        let inside = Handle::try_current();
+        if inside.is_ok() {
             let message = "the blocking API was called inside an async runtime: use the async \
                            one there (or Handle::block_on inside spawn_blocking)";
+            return Err(Error::new(ErrorKind::NoRuntime, message));
+        }
+        // It would panic here as well, and a panic at the end of a thread aborts.
+        if inside.is_err_and(|error| error.is_thread_local_destroyed()) {
+            let message = "the blocking API was called by a thread that has all but ended";
             return Err(Error::new(ErrorKind::NoRuntime, message));
         }
         match &self.0 {

@@ -17,8 +17,8 @@ use crate::token::Token;
 /// # Dropping
 ///
 /// Dropping it releases the lock and waits for the store's answer, or until it is clear
-/// that none comes. Inside an async runtime it does not wait: the release then goes on
-/// in the background, for as long as another part of its client lives.
+/// that none comes. Inside an async runtime, or when a thread's own variables are dropped
+/// at its end, it does not wait: the release then goes on in the background, for as long as another part of its client lives.
 #[derive(Debug)]
 #[must_use = "a lease that is dropped at once is released at once"]
 pub struct Lease {

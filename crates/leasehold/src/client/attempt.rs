@@ -76,8 +76,9 @@ struct Attempt<'a> {
     trace: Trace,
     /// Whom we were told to wait for; `None` while no store has told us to wait.
     waits_for: Option<Option<HeldBy>>,
-    /// When the store last answered.
-    heard: Moment,
+    /// Since when our place in line has been answered with errors; `None` while it is not.
+    /// (That nothing is heard while waiting says nothing: there may be nothing to say.)
+    troubled: Option<Moment>,
     /// A claim of the present owner that got no answer may still be on its way.
     stray_claim: bool,
     over: bool,
@@ -95,7 +96,7 @@ impl<'a> Attempt<'a> {
             asked,
             trace: Trace::None,
             waits_for: None,
-            heard: asked,
+            troubled: None,
             stray_claim: false,
             over: false,
         }
@@ -174,10 +175,11 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Bears an error while waiting: a pause, for as long as a TTL since the store was
-    /// last heard of; then the error is the caller's.
+    /// Bears an error while waiting: a pause, for as long as a TTL since the first of them;
+    /// then the error is the caller's.
     async fn bear(&mut self, error: Error, attempt: u32) -> Result<()> {
-        if self.heard.until(self.client.now()) >= self.claim.ttl {
+        let now = self.client.now();
+        if self.troubled.get_or_insert(now).until(now) >= self.claim.ttl {
             return Err(error);
         }
         self.client.context.clock.sleep(backoff(attempt + 3)).await;
@@ -202,7 +204,7 @@ impl<'a> Attempt<'a> {
     /// Waits in line; `None` when it is time to ask again.
     async fn wait(&mut self, by: Option<HeldBy>) -> Option<Grant> {
         self.trace = Trace::Place;
-        self.heard = self.client.now();
+        self.troubled = None;
         if self.waits_for.is_none() {
             self.announce(EventKind::Waiting(by.clone()));
         }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,6 +17,7 @@ use crate::clock::{Alarm, Moment};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::failpoint::Point;
 use crate::lease::{Next, Question, Tenure};
+use crate::loss::LossReason;
 use crate::observe::StallWatch;
 
 /// The finest grain at which renewals are brought together.
@@ -44,6 +45,24 @@ struct Shared {
     ring: Notify,
     /// As many renewals in flight as the store takes requests.
     in_flight: Semaphore,
+    /// Nobody keeps leases any more.
+    ended: AtomicBool,
+}
+
+/// The right to keep leases, in the hands of one task. However that ends (with its
+/// runtime, by a panic), no timer is left: leases that nobody keeps are lost at once.
+struct Keeping(Arc<Shared>);
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        self.0.ended.store(true, Ordering::SeqCst);
+        // Outside of the lock: wakers and readers may look at the keeper.
+        let kept: Vec<_> =
+            self.0.schedule.lock().places().map(|(_, entry)| entry.tenure.clone()).collect();
+        for tenure in kept {
+            tenure.lose(&self.0.context, LossReason::Unreachable);
+        }
+    }
 }
 
 /// A lease that the store is asked about.
@@ -74,23 +93,29 @@ impl Keeper {
             wakes_at: AtomicU64::new(0),
             ring: Notify::new(),
             in_flight: Semaphore::new(in_flight),
+            ended: AtomicBool::new(false),
         });
-        let keeping = runtime.spawn(shared.clone().keep_going(alarm));
+        let right = Keeping(shared.clone());
+        let keeping = runtime.spawn(async move { right.0.keep_going(alarm).await });
         let following = runtime.spawn(shared.clone().follow_hints());
         Self { shared, keeping, following }
     }
 
     /// Whether leases are kept at all: not once the runtime has ended.
     pub(crate) fn is_running(&self) -> bool {
-        !self.keeping.is_finished()
+        !self.shared.ended.load(Ordering::SeqCst)
     }
 
     /// From now on this lease is kept.
     pub(crate) fn keep(&self, tenure: Arc<Tenure>, proof: Proof) -> Place {
         let renew_at = brought_together(tenure.renewal_after_grant(proof), tenure.ttl());
         let look_at = renew_at.min(tenure.deadline());
-        let place = self.shared.schedule.lock().insert(tenure, renew_at, look_at);
+        let place = self.shared.schedule.lock().insert(tenure.clone(), renew_at, look_at);
         self.shared.wake_by(look_at);
+        if !self.is_running() {
+            // It ended just now, and may not have seen this one.
+            tenure.lose(&self.shared.context, LossReason::Unreachable);
+        }
         place
     }
 
@@ -117,7 +142,7 @@ impl Drop for Keeper {
 }
 
 impl Shared {
-    async fn keep_going(self: Arc<Self>, mut alarm: Alarm) {
+    async fn keep_going(self: &Arc<Self>, mut alarm: Alarm) {
         loop {
             let now = self.context.clock.now();
             self.look_at_due(now);
@@ -289,7 +314,10 @@ impl Shared {
                 // The term of a lease that is not renewed stays what it was.
                 let extends = tenure.is_renewed() || due.why == Why::Asked;
                 tenure.proved(&self.context, proof, extends, now);
-                Ok(brought_together(tenure.renewal_after(proof), tenure.ttl()))
+                let renew_at = brought_together(tenure.renewal_after(proof), tenure.ttl());
+                // A proof may be old already (a session's): asking at once would get the
+                // same one again and again.
+                Ok(renew_at.max(now + now.until(tenure.deadline()) / 8))
             }
             Renewal::NotYours(reason) => {
                 if !self.context.failpoints.skips(Point::BelieveNotYours) {

@@ -12,6 +12,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::future::poll_fn;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -170,13 +171,27 @@ struct Slot<R: Request> {
 impl<R: Request> Slot<R> {
     /// Asks the store; if it does not answer at once, a task goes on with it.
     async fn send_in_place(self, request: R) -> InPlace<R> {
-        let mut sending = R::send(self.lane.context.backend.clone(), vec![request]);
-        match poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await {
-            Poll::Ready(answers) => {
+        let backend = self.lane.context.backend.clone();
+        let mut batch = vec![request];
+        let asked = poll_fn(|cx| {
+            // Caught: whoever asks in place is told of a panic as those are who collected,
+            // and does not end by it (a release is sent again).
+            Poll::Ready(panic::catch_unwind(AssertUnwindSafe(|| {
+                let mut sending = R::send(backend.clone(), std::mem::take(&mut batch));
+                let answers = sending.as_mut().poll(cx);
+                (sending, answers)
+            })))
+        });
+        match asked.await {
+            Err(_) => {
+                self.pass_on();
+                InPlace::Answered(Err(nobody_answers()))
+            }
+            Ok((_, Poll::Ready(answers))) => {
                 self.pass_on();
                 InPlace::Answered(answers.and_then(only))
             }
-            Poll::Pending => {
+            Ok((sending, Poll::Pending)) => {
                 let (reply, answer) = oneshot::channel();
                 let context = self.lane.context.clone();
                 context.runtime.spawn(async move {

@@ -21,7 +21,7 @@ pub(crate) struct Releasing {
     deadline: Moment,
     /// Another claim of its owner may still be on its way to the store.
     stray_claim: bool,
-    /// An attempt went out before the deadline and its answer was lost.
+    /// An attempt went out before the deadline, and its answer was lost or is not yet there.
     may_be_done: bool,
     sent: bool,
     over: bool,
@@ -61,6 +61,7 @@ impl Releasing {
                     tracing::warn!(lock = %self.tenure.name(),
                         "the store did not answer a release; the lease lapses by its TTL");
                     self.tenure.given_back(&self.client.context);
+                    self.bar_stray_claim();
                     return;
                 }
                 self.client.context.clock.sleep(backoff(attempt)).await;
@@ -77,26 +78,37 @@ impl Releasing {
         runtime.spawn(async move {
             // Without an answer it lapses.
             let _ = self.client.releases.send(self.tenure.hold()).await;
+            self.bar_stray_claim();
         });
+    }
+
+    /// Sends nothing, for a lease that the store has let go of; but that knows nothing of
+    /// a claim that is still on its way.
+    pub(crate) fn of_a_lease_that_is_gone(mut self) {
+        self.over = true;
+        self.bar_stray_claim();
     }
 
     /// Sends it once; the verdict, or `None` without an answer.
     async fn once(&mut self) -> Option<Result<()>> {
         // The first attempt follows the look at the clock that made it possible.
         let in_time = !std::mem::replace(&mut self.sent, true) || self.client.now() < self.deadline;
+        // Noted before it is sent: dropped meanwhile, it may be done all the same.
+        let may_have_been_done = self.may_be_done;
+        self.may_be_done |= in_time;
         let released = match self.client.releases.send(self.tenure.hold()).await {
             Ok(Release::Released) => true,
             // Our own lost answer: it was there, and we gave it back.
-            Ok(Release::NotHeld) => self.may_be_done,
+            Ok(Release::NotHeld) => may_have_been_done,
             Err(error) => {
-                self.may_be_done |= in_time && error.outcome() == Outcome::Unknown;
+                if error.outcome() == Outcome::NotApplied {
+                    self.may_be_done = may_have_been_done;
+                }
                 return None;
             }
         };
         self.over = true;
-        if self.stray_claim {
-            self.bar();
-        }
+        self.bar_stray_claim();
         if released {
             self.tenure.given_back(&self.client.context);
             Some(Ok(()))
@@ -106,8 +118,11 @@ impl Releasing {
         }
     }
 
-    /// Keeps a claim that is still on its way from taking the lock that was given back.
-    fn bar(&self) {
+    /// Keeps a claim that is still on its way from taking the lock that is no longer held.
+    fn bar_stray_claim(&self) {
+        if !self.stray_claim {
+            return;
+        }
         let holder = self.client.holder.clone();
         let mut claim = Claim::new(self.tenure.name().clone(), self.tenure.ttl(), holder);
         claim.owner = self.tenure.owner();

@@ -57,9 +57,9 @@ struct Life {
     phase: Phase,
     deadline: Moment,
     attempts_left: u32,
-    /// How often it was proved: a failure that was asked for before the last proof
-    /// says nothing any more.
-    proofs: u32,
+    /// How many questions were decided, each of which arranged what comes next: a failure
+    /// that was asked for before the last of them says nothing new.
+    decided: u32,
 }
 
 #[derive(Debug)]
@@ -84,8 +84,8 @@ pub(crate) enum Next {
 /// A question to the store, as far as the lease is concerned.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Question {
-    /// The proofs before it was asked.
-    proofs: u32,
+    /// What had been decided before it was asked.
+    decided: u32,
     /// How long the answer may take: early enough to ask again.
     pub(crate) limit: Duration,
 }
@@ -109,7 +109,7 @@ impl Tenure {
             ends_at: terms.max_hold.map_or(Moment::NEVER, |cap| now + cap),
             renewed: terms.renewed,
             on_doubt: terms.on_doubt,
-            life: Mutex::new(Life { phase: Phase::Held, deadline, attempts_left: 0, proofs: 0 }),
+            life: Mutex::new(Life { phase: Phase::Held, deadline, attempts_left: 0, decided: 0 }),
             changed: Notify::new(),
             cancellation: OnceLock::new(),
         }
@@ -232,7 +232,7 @@ impl Tenure {
         let life = self.life.lock();
         let left = now.until(life.deadline);
         let limit = context.request_timeout.min(self.ttl / 6).min(left / 3).max(SHORTEST);
-        Question { proofs: life.proofs, limit }
+        Question { decided: life.decided, limit }
     }
 
     /// The store proved it. The last word unless it is already over: a loss is final.
@@ -245,7 +245,7 @@ impl Tenure {
         if alive {
             life.phase = Phase::Held;
             life.attempts_left = 0;
-            life.proofs = life.proofs.wrapping_add(1);
+            life.decided = life.decided.wrapping_add(1);
             if extends {
                 // Answers may overtake each other: an older proof takes nothing back.
                 life.deadline = life.deadline.max(deadline(context, proof));
@@ -257,6 +257,23 @@ impl Tenure {
             context.announce(&self.name, Some(self.owner), EventKind::Renewed);
         }
         if proved_again {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// The store has it. That lifts doubt, but it decides no renewal that is under way:
+    /// it says nothing about how long the lease stays, and arranges no other.
+    pub(crate) fn seen(&self, context: &Context) {
+        let mut life = self.life.lock();
+        let loss = self.compare(&mut life, context.clock.now());
+        let doubtful = matches!(life.phase, Phase::Doubtful);
+        if doubtful {
+            life.phase = Phase::Held;
+            life.attempts_left = 0;
+        }
+        drop(life);
+        self.tell(context, loss);
+        if doubtful {
             self.changed.notify_waiters();
         }
     }
@@ -280,10 +297,12 @@ impl Tenure {
             Phase::Doubtful => false,
             Phase::Lost(_) | Phase::Released => return None,
         };
-        if life.proofs != question.proofs {
-            // Proved by a later question: its answer has arranged the next renewal.
+        if life.decided != question.decided {
+            // Of another question that was under way as well: whether that proved it or
+            // failed, it has arranged the next renewal, and is one attempt with this.
             return None;
         }
+        life.decided = life.decided.wrapping_add(1);
         life.attempts_left = match self.on_doubt {
             OnDoubt::Stop => 0,
             OnDoubt::Prove { attempts } if first => attempts,
