@@ -26,9 +26,11 @@ pub(crate) use schedule::Place;
 pub(crate) use turnstile::Turnstile;
 
 mod attempt;
+mod company;
 mod keeper;
 mod lane;
 mod release;
+mod request;
 mod schedule;
 mod turnstile;
 mod undo;

@@ -10,63 +10,21 @@
 //! come along first.
 
 use std::collections::{HashSet, VecDeque};
-use std::fmt;
 use std::future::poll_fn;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task;
 
+use super::company::Company;
+use super::request::Request;
 use super::{Context, is_about_one_of_them};
-use crate::backend::{Backend, Claim, Hold, Release, Reply, Verdict};
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::Point;
-use crate::name::Name;
-
-/// A request that can travel with others of its kind.
-pub(crate) trait Request: Clone + fmt::Debug + Send + 'static {
-    type Answer: fmt::Debug + Send + 'static;
-    const OPERATION: Operation;
-    /// Whether a request that was not sent yet goes with its caller.
-    const GOES_WITH_CALLER: bool;
-
-    fn name(&self) -> &Name;
-    fn send(backend: Arc<dyn Backend>, batch: Vec<Self>) -> Reply<Vec<Self::Answer>>;
-}
-
-impl Request for Claim {
-    type Answer = Verdict;
-    const OPERATION: Operation = Operation::Acquire;
-    const GOES_WITH_CALLER: bool = true;
-
-    fn name(&self) -> &Name {
-        &self.name
-    }
-
-    fn send(backend: Arc<dyn Backend>, batch: Vec<Self>) -> Reply<Vec<Verdict>> {
-        backend.acquire(batch)
-    }
-}
-
-/// A hold in a lane is to be released; renewals go through the keeper.
-impl Request for Hold {
-    type Answer = Release;
-    const OPERATION: Operation = Operation::Release;
-    const GOES_WITH_CALLER: bool = false;
-
-    fn name(&self) -> &Name {
-        &self.name
-    }
-
-    fn send(backend: Arc<dyn Backend>, batch: Vec<Self>) -> Reply<Vec<Release>> {
-        backend.release(batch)
-    }
-}
 
 /// How often a request lets others come along before it leaves.
 const MOST_YIELDS: usize = 4;
@@ -87,28 +45,6 @@ struct Queue<R: Request> {
     in_flight: usize,
     waiting: VecDeque<Item<R>>,
     company: Company,
-}
-
-/// Whether others are likely to come along.
-#[derive(Debug, Default)]
-struct Company {
-    /// How many travelled together last time.
-    last_batch: usize,
-    /// Who was here last, and when.
-    last: Option<(Option<task::Id>, Moment)>,
-}
-
-impl Company {
-    /// What happened longer ago says nothing about now.
-    const RECENT: Duration = Duration::from_micros(200);
-
-    /// Notes the present task; whether it is not alone.
-    fn expected(&mut self, now: Moment) -> bool {
-        let here = task::try_id();
-        let last = self.last.replace((here, now));
-        let other = last.is_some_and(|(who, at)| who != here && at.until(now) < Self::RECENT);
-        other || self.last_batch > 1
-    }
 }
 
 #[derive(Debug)]
