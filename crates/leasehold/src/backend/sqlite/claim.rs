@@ -27,19 +27,39 @@ pub(super) fn acquire(session: &mut Session, claims: &[Claim]) -> Result<Vec<Ver
     }
     session.write(|session| {
         // One that is alone was tried already, or is not worth it.
-        let marks = if claims.len() > 1 { Some(session.marks()?) } else { None };
-        claims.iter().map(|claim| acquire_one(session, claim, marks)).collect()
+        let common = if claims.len() > 1 { Some(Common::of(session)?) } else { None };
+        claims.iter().map(|claim| acquire_one(session, claim, common)).collect()
     })
+}
+
+/// What the claims of one transaction have in common.
+#[derive(Clone, Copy)]
+struct Common {
+    marks: Marks,
+    /// How to look whether a lock can simply be taken. A claim that lines up in the same
+    /// transaction does so for a lock that is held, and no other claim of it is here.
+    look: &'static str,
+}
+
+impl Common {
+    fn of(session: &mut Session) -> Result<Self, Fault> {
+        let quiet = session.quiet()?;
+        let look = match quiet.nobody_waits && quiet.nobody_is_barred {
+            true => include_str!("look_quiet.sql"),
+            false => include_str!("look.sql"),
+        };
+        Ok(Self { marks: session.marks()?, look })
+    }
 }
 
 fn acquire_one(
     session: &mut Session,
     claim: &Claim,
-    marks: Option<Marks>,
+    common: Option<Common>,
 ) -> Result<Verdict, Fault> {
     let client = session.introduce(&claim.holder)?;
-    if let Some(marks) = marks
-        && let Some(grant) = take_in_batch(session, claim, client, marks)?
+    if let Some(common) = common
+        && let Some(grant) = take_in_batch(session, claim, client, common)?
     {
         return Ok(Verdict::Granted(grant));
     }
@@ -100,15 +120,15 @@ fn take_in_batch(
     session: &mut Session,
     claim: &Claim,
     client: i64,
-    marks: Marks,
+    common: Common,
 ) -> Result<Option<Grant>, Fault> {
     let (now, name, owner) = (session.clock.now(), claim.name.as_str(), claim.owner.to_bytes());
     let looked = session
-        .prepare(include_str!("look.sql"))?
+        .prepare(common.look)?
         .query_row(params![name, owner, nanos(now)], |row| row.get::<_, i64>(0));
     let Some(last) = looked.optional()? else { return Ok(None) };
     let wall = session.clock.wall_micros();
-    let Some(token) = marks.token_after(last, wall) else { return Ok(None) };
+    let Some(token) = common.marks.token_after(last, wall) else { return Ok(None) };
     session.prepare(include_str!("retake.sql"))?.execute(params![
         name,
         token.get() as i64,

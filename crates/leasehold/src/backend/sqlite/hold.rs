@@ -48,20 +48,27 @@ fn why_lost(session: &Session, hold: &Hold) -> Result<LossReason, Fault> {
 pub(super) fn release(session: &mut Session, holds: &[Hold]) -> Result<Vec<Release>, Fault> {
     if let [hold] = holds
         && session.crowded.as_ref() != Some(&hold.name)
-        && give_back(session, hold).map_err(Fault::in_commit)?
+        && give_back(session, hold, GIVE_BACK).map_err(Fault::in_commit)?
     {
         session.committed();
         return Ok(vec![Release::Released]);
     }
     session.write(|session| {
-        let alone = holds.len() == 1;
-        holds.iter().map(|hold| release_one(session, hold, alone)).collect()
+        // One that is alone was tried already, or is not worth it.
+        let common = match holds {
+            [_] => None,
+            _ if session.quiet()?.nobody_waits => Some(include_str!("give_back_quiet.sql")),
+            _ => Some(GIVE_BACK),
+        };
+        holds.iter().map(|hold| release_one(session, hold, common)).collect()
     })
 }
 
+const GIVE_BACK: &str = include_str!("give_back.sql");
+
 /// The common case in one statement: it is ours, and nobody waits.
-fn give_back(session: &Session, hold: &Hold) -> rusqlite::Result<bool> {
-    let mut statement = session.connection.prepare_cached(include_str!("give_back.sql"))?;
+fn give_back(session: &Session, hold: &Hold, sql: &str) -> rusqlite::Result<bool> {
+    let mut statement = session.connection.prepare_cached(sql)?;
     let given = statement.execute(params![
         hold.name.as_str(),
         hold.owner.to_bytes(),
@@ -71,8 +78,10 @@ fn give_back(session: &Session, hold: &Hold) -> rusqlite::Result<bool> {
     Ok(given == 1)
 }
 
-fn release_one(session: &mut Session, hold: &Hold, tried: bool) -> Result<Release, Fault> {
-    if !tried && give_back(session, hold)? {
+fn release_one(session: &mut Session, hold: &Hold, common: Option<&str>) -> Result<Release, Fault> {
+    if let Some(sql) = common
+        && give_back(session, hold, sql)?
+    {
         return Ok(Release::Released);
     }
     let now = session.clock.now();

@@ -33,7 +33,24 @@ pub(super) struct Waiter {
     client: Client,
 }
 
+/// What need not be looked for lock by lock, because there is none of it at all.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Quiet {
+    pub(super) nobody_waits: bool,
+    pub(super) nobody_is_barred: bool,
+}
+
 impl Session {
+    /// What there is none of. Inside a write transaction, for which it stays true as far
+    /// as the transaction itself does not change it.
+    pub(super) fn quiet(&self) -> Result<Quiet, Fault> {
+        let look = "select not exists (select 1 from waiters), not exists (select 1 from bars)";
+        let read = |row: &rusqlite::Row<'_>| {
+            Ok(Quiet { nobody_waits: row.get(0)?, nobody_is_barred: row.get(1)? })
+        };
+        Ok(self.prepare(look)?.query_row((), read)?)
+    }
+
     /// Takes a place in line, or keeps the one it has. Inside a write transaction, as all below.
     pub(super) fn enqueue(&mut self, claim: &Claim, now: Moment) -> Result<(), Fault> {
         let client = self.introduce(&claim.holder)?;

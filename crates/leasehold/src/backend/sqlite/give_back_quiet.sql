@@ -1,0 +1,5 @@
+-- As give_back.sql, in a transaction that found no waiters at all.
+-- ?1 lock, ?2 owner, ?3 token, ?4 now
+update locks
+   set owner = null, expires = ?4
+ where name = ?1 and owner = ?2 and token = ?3 and expires > ?4
