@@ -78,7 +78,7 @@ pub enum Refusal {
 }
 
 /// How many events a slow reader may fall behind before it misses some.
-const BACKLOG: usize = 4096;
+const BACKLOG: usize = 1024;
 
 /// Where events are announced. Announcing to nobody costs next to nothing, and the
 /// backlog is made for the first reader.
@@ -111,7 +111,7 @@ pub struct Events {
 impl Events {
     /// The next event; `None` once the client is gone.
     ///
-    /// A reader that falls more than a few thousand events behind misses the oldest;
+    /// A reader that falls more than a thousand events behind misses the oldest;
     /// [`Events::missed`] counts them.
     ///
     /// # Cancel safety
