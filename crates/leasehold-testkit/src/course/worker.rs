@@ -153,7 +153,8 @@ impl Worker {
             name: &name,
             recorder: &self.recorder,
             registers: &self.registers[number],
-            locks: &self.locks,
+            // A thousand clients with a reader of events each would be a gigabyte.
+            locks: (self.orders.clients == 1).then_some(&self.locks),
         };
         let refused = match way {
             Way::Run => hand.run(lock, gap).await,
@@ -171,7 +172,7 @@ impl Worker {
                 Err(error) => Some(error.to_string()),
             },
             Way::Overstay => match lock.no_renewal().acquire().await {
-                Ok(lease) => hand.use_guard(lease, ttl * 2, false).await,
+                Ok(lease) => hand.overstay(lease).await,
                 Err(error) => Some(error.to_string()),
             },
         };
@@ -188,7 +189,8 @@ struct Hand<'a> {
     name: &'a str,
     recorder: &'a Recorder,
     registers: &'a Registers,
-    locks: &'a Locks,
+    /// Whose events tell of renewals.
+    locks: Option<&'a Locks>,
 }
 
 impl Hand<'_> {
@@ -212,20 +214,27 @@ impl Hand<'_> {
         let token = lease.token().get();
         let step = self.step(&lease, gap, by_hand, false);
         let watch = self.watch(&lease);
-        let mut step = std::pin::pin!(step);
-        let mut watch = std::pin::pin!(watch);
         // Watched to the end, also when the loss comes first: a guard does not stop anyone.
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut watch => unreachable!("watches for ever"),
-                done = &mut step => break done.expect("registers work"),
-            }
+        tokio::select! {
+            biased;
+            () = watch => unreachable!("watches for ever"),
+            done = step => done.expect("registers work"),
         }
         self.note(What::ReleaseAsked { token });
         match lease.release().await {
             Ok(()) => self.note(What::Released { token }),
             Err(error) => self.note(What::ReleaseFailed { token, why: error.to_string() }),
+        }
+        None
+    }
+
+    /// Without renewal, until the guard says that it is over: the loss of a process that
+    /// nobody paused.
+    async fn overstay(&self, lease: Lease) -> Option<String> {
+        self.note_acquired(&lease);
+        let patience = lease.ttl() * 20;
+        if tokio::time::timeout(patience, lease.lost()).await.is_ok() {
+            self.note_loss(&lease);
         }
         None
     }
@@ -257,13 +266,19 @@ impl Hand<'_> {
 
     /// Records renewals by the keeper and the loss, when they come.
     async fn watch(&self, lease: &Lease) {
-        let mut events = self.locks.events();
+        let mut events = self.locks.map(Locks::events);
         let token = lease.token().get();
         loop {
+            let next = async {
+                match &mut events {
+                    Some(events) => events.next().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 _ = lease.lost() => break,
-                event = events.next() => {
-                    let Some(event) = event else { break };
+                event = next => {
+                    let Some(event) = event else { return std::future::pending().await };
                     if event.owner == Some(lease.owner()) && matches!(event.kind, EventKind::Renewed) {
                         let deadline = lease.deadline().as_nanos();
                         self.note(What::Renewed { token, deadline });
