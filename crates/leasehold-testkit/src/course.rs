@@ -20,6 +20,7 @@ use crate::history::recorder::Recorder;
 use crate::history::report::Report;
 use crate::registers::Unfenced;
 
+mod aim;
 pub mod crew;
 pub mod fault;
 pub mod schedule;
@@ -31,6 +32,10 @@ use crew::Member;
 use fault::Fault;
 use schedule::Strike;
 use worker::Orders;
+
+/// Room for the store and a write-ahead log of its usual size (4 MiB, until it is
+/// checkpointed), in KiB: it must be the filler that fills it.
+const DISK: u32 = 16 * 1024;
 
 /// A store whose histories are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +86,7 @@ impl Course<'_> {
         std::fs::create_dir_all(&self.folder)?;
         let driver = Recorder::create(&self.folder, "driver")?;
         let disk = match self.fault {
-            Fault::Disk => Some(SmallDisk::mount(&self.folder.join("disk"), 2048)?),
+            Fault::Disk => Some(SmallDisk::mount(&self.folder.join("disk"), DISK)?),
             _ => None,
         };
         let mut scene =
@@ -194,6 +199,9 @@ impl Scene<'_> {
     fn inject(&mut self, slot: usize) -> Result<()> {
         let fault = self.course.fault;
         let target = self.target(slot);
+        if fault.aims() {
+            aim::wait(&self.orders.folder.join(format!("{target}.jsonl")));
+        }
         // Recorded before it strikes and healed after it is over: judged by the wider window.
         self.driver.note(
             "",

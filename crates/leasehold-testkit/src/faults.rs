@@ -2,5 +2,9 @@
 //! not possible on this machine; a run then shows that instead of passing in silence.
 
 pub mod disk;
+pub mod faketime;
 pub mod freezer;
+pub mod namespace;
+pub mod proxy;
+pub mod restart;
 pub mod signals;

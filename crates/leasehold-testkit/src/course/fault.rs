@@ -82,10 +82,15 @@ impl Fault {
         matches!(self, Self::Pause | Self::Freeze | Self::Queue)
     }
 
+    /// Whether a strike waits, for a moment, until its victim is between reading and writing.
+    pub(super) const fn aims(self) -> bool {
+        matches!(self, Self::Pause | Self::Freeze)
+    }
+
     pub(super) const fn workers(self) -> usize {
         match self {
             Self::Waiters => 1,
-            Self::Kill => 12,
+            Self::Kill | Self::Queue => 12,
             _ => 8,
         }
     }
@@ -108,7 +113,7 @@ impl Fault {
     pub(super) const fn locks(self) -> usize {
         match self {
             Self::Waiters => 1,
-            Self::Queue => 2,
+            Self::Queue => 3,
             _ => 4,
         }
     }
@@ -135,8 +140,8 @@ impl Fault {
         let ttl = self.ttl();
         let rhythm = |every, shortest, longest| Some(Rhythm { every, shortest, longest });
         match self {
-            Self::Pause | Self::Freeze => rhythm(ms(300), ttl * 2, ttl * 4),
-            Self::Queue => rhythm(ms(200), ms(5), ttl * 4),
+            Self::Pause | Self::Freeze => rhythm(ms(400), ttl * 2, ttl * 4),
+            Self::Queue => rhythm(ms(300), ms(5), ttl * 3),
             Self::Kill => rhythm(ms(100), ms(1), ms(50)),
             Self::Disk => rhythm(ms(1_500), ms(50), ttl * 2),
             Self::Waiters => None,

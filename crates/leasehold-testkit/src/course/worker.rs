@@ -141,7 +141,10 @@ impl Worker {
     async fn turn(&mut self, number: usize, way: Way) -> Result<()> {
         let name = format!("lock-{number}");
         let ttl = Duration::from_millis(self.orders.ttl_ms);
-        let lock = self.locks.lock(&name).ttl(ttl).wait(ttl * 50);
+        // Mostly impatient: otherwise all workers soon stand behind the one paused holder.
+        let patient = self.orders.only_queues || self.rng.u32(..10) == 0;
+        let patience = if patient { ttl * 50 } else { ttl / 40 };
+        let lock = self.locks.lock(&name).ttl(ttl).wait(patience);
         let gap = Duration::from_micros(self.rng.u64(..=self.orders.gap_us));
         let by_hand = self.rng.u32(..20) == 0;
         let how = match way {
@@ -178,7 +181,7 @@ impl Worker {
         };
         if let Some(why) = refused {
             self.recorder.note(&name, What::AcquireFailed { why });
-            tokio::time::sleep(Duration::from_micros(self.rng.u64(500..5_000))).await;
+            tokio::time::sleep(Duration::from_micros(self.rng.u64(..1_000))).await;
         }
         Ok(())
     }
