@@ -199,7 +199,7 @@ impl Scene<'_> {
     fn inject(&mut self, slot: usize) -> Result<()> {
         let fault = self.course.fault;
         let target = self.target(slot);
-        if fault.aims() {
+        if fault.aims(slot) {
             aim::wait(&self.orders.folder.join(format!("{target}.jsonl")));
         }
         // Recorded before it strikes and healed after it is over: judged by the wider window.

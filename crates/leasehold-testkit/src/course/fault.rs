@@ -83,8 +83,13 @@ impl Fault {
     }
 
     /// Whether a strike waits, for a moment, until its victim is between reading and writing.
-    pub(super) const fn aims(self) -> bool {
-        matches!(self, Self::Pause | Self::Freeze)
+    pub(super) const fn aims(self, slot: usize) -> bool {
+        match self {
+            Self::Pause | Self::Freeze => true,
+            // Any moment will do for most; some must hit for the control to show anything.
+            Self::Queue => slot.is_multiple_of(3),
+            Self::Kill | Self::Disk | Self::Waiters => false,
+        }
     }
 
     pub(super) const fn workers(self) -> usize {
@@ -113,7 +118,6 @@ impl Fault {
     pub(super) const fn locks(self) -> usize {
         match self {
             Self::Waiters => 1,
-            Self::Queue => 3,
             _ => 4,
         }
     }
@@ -125,7 +129,7 @@ impl Fault {
     pub(super) const fn ttl(self) -> Duration {
         match self {
             Self::Waiters => ms(5_000),
-            _ => ms(400),
+            _ => ms(300),
         }
     }
 
@@ -140,8 +144,8 @@ impl Fault {
         let ttl = self.ttl();
         let rhythm = |every, shortest, longest| Some(Rhythm { every, shortest, longest });
         match self {
-            Self::Pause | Self::Freeze => rhythm(ms(400), ttl * 2, ttl * 4),
-            Self::Queue => rhythm(ms(300), ms(5), ttl * 3),
+            Self::Pause | Self::Freeze => rhythm(ms(350), ttl * 2, ttl * 5),
+            Self::Queue => rhythm(ms(250), ms(5), ttl * 5),
             Self::Kill => rhythm(ms(100), ms(1), ms(50)),
             Self::Disk => rhythm(ms(1_500), ms(50), ttl * 2),
             Self::Waiters => None,

@@ -35,13 +35,12 @@ pub fn draw(seed: u64, slots: usize, run: Duration, rhythm: Rhythm) -> Vec<Strik
     let mut strikes = Vec::new();
     let mut at = rhythm.every;
     loop {
-        let slot = rng.usize(..slots);
-        let lasts = rhythm.shortest.mul_f64(1.0 - rng.f64()) + rhythm.longest.mul_f64(rng.f64());
-        let lasts = lasts.clamp(rhythm.shortest, rhythm.longest);
+        let lasts = rhythm.shortest + (rhythm.longest - rhythm.shortest).mul_f64(rng.f64());
         if at + lasts >= run {
             return strikes;
         }
-        if free[slot] <= at {
+        let idle: Vec<usize> = (0..slots).filter(|slot| free[*slot] <= at).collect();
+        if let Some(slot) = rng.choice(idle) {
             free[slot] = at + lasts + rhythm.every;
             strikes.push(Strike { at, slot, lasts });
         }
