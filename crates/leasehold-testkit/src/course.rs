@@ -22,6 +22,7 @@ use crate::registers::Unfenced;
 
 mod aim;
 pub mod crew;
+pub mod descriptors;
 pub mod fault;
 pub mod schedule;
 mod stall;
@@ -74,6 +75,8 @@ pub struct Course<'a> {
     pub folder: PathBuf,
     /// The driver, which is also the worker.
     pub program: &'a Path,
+    /// With a library that does not heed deadlines, which the checkers must catch.
+    pub heedless: bool,
 }
 
 impl Course<'_> {
@@ -120,6 +123,7 @@ impl Course<'_> {
             ttl_ms: self.fault.ttl().as_millis() as u64,
             gap_us: self.fault.gap().as_micros() as u64,
             only_queues: self.fault.only_queues(),
+            heedless: self.heedless,
             seed: self.seed,
         }
     }

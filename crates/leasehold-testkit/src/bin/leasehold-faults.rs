@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use leasehold_testkit::course::crew::{self, WORKER};
+use leasehold_testkit::course::descriptors;
 use leasehold_testkit::course::fault::Fault;
 use leasehold_testkit::course::table::{Row, table};
 use leasehold_testkit::course::{Course, Store};
@@ -36,6 +37,7 @@ struct Args {
 }
 
 fn main() -> Result<ExitCode> {
+    descriptors::raise_limit();
     let arguments: Vec<String> = std::env::args().collect();
     if let [_, mode, id, orders] = arguments.as_slice()
         && mode == WORKER
@@ -87,6 +89,7 @@ fn run(args: &Args) -> Result<Vec<Row>> {
             seed,
             folder: folder.join(format!("{}-{}", store.name(), fault.name())),
             program: &program,
+            heedless: false,
         };
         rows.push(match fault.impossible() {
             Some(why) => not(why),

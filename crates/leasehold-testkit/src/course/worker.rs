@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use fastrand::Rng;
+use leasehold::failpoint::{Failpoints, Point};
 use leasehold::{Error, EventKind, Lease, Lock, Locks};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +34,8 @@ pub struct Orders {
     pub gap_us: u64,
     /// Only ever waits in line, so that most of its time is spent there.
     pub only_queues: bool,
+    /// Its library is wrong on purpose: it does not heed deadlines.
+    pub heedless: bool,
     /// Its randomness.
     pub seed: u64,
 }
@@ -48,7 +51,7 @@ pub async fn work(orders: Orders, recorder: Recorder, stop: Arc<AtomicBool>) -> 
         };
         let seed = orders.seed.wrapping_mul(1_000_003).wrapping_add(number as u64);
         let worker = Worker {
-            locks: connect(&orders.url, &stop).await?,
+            locks: connect(&orders, &stop).await?,
             registers: Registers::open_all(&orders.folder, orders.locks)?,
             rng: Rng::with_seed(seed),
             orders: orders.clone(),
@@ -64,9 +67,15 @@ pub async fn work(orders: Orders, recorder: Recorder, stop: Arc<AtomicBool>) -> 
 }
 
 /// A store that is full or busy for a moment is tried again.
-async fn connect(url: &str, stop: &AtomicBool) -> Result<Locks> {
+async fn connect(orders: &Orders, stop: &AtomicBool) -> Result<Locks> {
+    let failpoints = Failpoints::default();
+    if orders.heedless {
+        let points = [Point::FireLoss, Point::CompareOnCall, Point::StopWorkOnLoss];
+        points.into_iter().for_each(|point| failpoints.sabotage(point));
+    }
     loop {
-        match leasehold::connect(url).label("faults").await {
+        let connect = leasehold::connect(&orders.url).failpoints(failpoints.clone());
+        match connect.label("faults").await {
             Ok(locks) => return Ok(locks),
             Err(error) if stop.load(Ordering::Relaxed) => return Err(error.into()),
             Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
