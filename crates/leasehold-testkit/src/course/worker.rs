@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use fastrand::Rng;
 use leasehold::failpoint::{Failpoints, Point};
-use leasehold::{Error, EventKind, Lease, Lock, Locks};
+use leasehold::{Error, EventKind, Lease, LeaseState, Lock, Locks};
 use serde::{Deserialize, Serialize};
 
 use crate::history::event::{Register, What};
@@ -232,12 +232,23 @@ impl Hand<'_> {
             () = watch => unreachable!("watches for ever"),
             done = step => done.expect("registers work"),
         }
+        self.look(&lease);
         self.note(What::ReleaseAsked { token });
         match lease.release().await {
             Ok(()) => self.note(What::Released { token }),
             Err(error) => self.note(What::ReleaseFailed { token, why: error.to_string() }),
         }
         None
+    }
+
+    /// What the guard says of itself: one that slept past its deadline must know it by now.
+    fn look(&self, lease: &Lease) {
+        let checked = self.recorder.now();
+        if let LeaseState::Lost(_) = lease.state() {
+            return self.note_loss(lease);
+        }
+        let (token, deadline) = (lease.token().get(), lease.deadline().as_nanos());
+        self.note(What::StateHeld { token, deadline, checked });
     }
 
     /// Without renewal, until the guard says that it is over: the loss of a process that

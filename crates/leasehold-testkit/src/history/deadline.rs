@@ -2,8 +2,8 @@
 //!
 //! 1. Unless it was released before, the loss is seen by the deadline, give or take
 //!    [`SLACK`] of time in which the process ran.
-//! 2. No checkpoint that was begun after the deadline lets a write through. There is no
-//!    slack: whatever pauses the process, the guard looks at the clock on every call.
+//! 2. No checkpoint that was begun after the deadline lets a write through, and `state()`
+//!    does not say that it is held. There is no slack: whatever pauses the process, the guard looks at the clock on every call.
 //! 3. The work of a `run()` is not polled after the deadline. Between the look at the clock and the
 //!    work's own there are microseconds, for which [`POLL`] is allowed.
 
@@ -44,6 +44,9 @@ fn late_step(event: &Event) -> Option<Violation> {
     let (token, at, deadline, what) = match &event.what {
         What::WriteAsked { token, deadline, checked, .. } => {
             (token, *checked, *deadline, "a checkpoint let a write through")
+        }
+        What::StateHeld { token, deadline, checked } => {
+            (token, *checked, *deadline, "state() said it was held")
         }
         What::Polled { token, deadline } => {
             (token, event.at.saturating_sub(POLL), *deadline, "run() polled its work")
@@ -89,6 +92,13 @@ mod tests {
     fn a_loss_never_seen_is_caught() {
         let sketch = Sketch::new().lease("a", "one", 0, 1, 5).fenced("a", "one", 400 * MS, 5, 1);
         assert_eq!(verdict(&sketch), 1);
+    }
+
+    #[test]
+    fn a_state_that_says_held_after_the_deadline_is_caught() {
+        let sketch = Sketch::new().lease("a", "one", 0, 1, 5);
+        assert_eq!(verdict(&sketch.clone().held("a", "one", 101 * MS, 5)), 1);
+        assert_eq!(verdict(&sketch.held("a", "one", 99 * MS, 5)), 0);
     }
 
     #[test]

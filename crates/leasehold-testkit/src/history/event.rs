@@ -119,6 +119,12 @@ pub enum What {
         token: u64,
         deadline: u64,
     },
+    /// `state()` said that it is not lost; `checked` is the moment just before it was asked.
+    StateHeld {
+        token: u64,
+        deadline: u64,
+        checked: u64,
+    },
     /// The work of a `run()` was polled again after a wait.
     Polled {
         token: u64,

@@ -43,7 +43,7 @@ pub struct Report {
     pub operations: u64,
     /// Of those, acquisitions that returned a lease.
     pub acquisitions: u64,
-    /// Losses that were seen.
+    /// Of those, leases whose loss was seen.
     pub losses: u64,
     /// Writes that the fenced register turned away.
     pub rejected: u64,
@@ -69,7 +69,7 @@ impl Report {
             seed: 0,
             operations: 0,
             acquisitions: leases.len() as u64,
-            losses: 0,
+            losses: leases.iter().filter(|lease| lease.loss_seen.is_some()).count() as u64,
             rejected: 0,
             injected: 0,
             pauses: 0,
@@ -97,7 +97,6 @@ impl Report {
             | What::RenewAsked { .. }
             | What::ReleaseAsked { .. }
             | What::WriteAsked { .. } => self.operations += 1,
-            What::LossSeen { .. } => self.losses += 1,
             What::WriteRejected { .. } => self.rejected += 1,
             What::Injected { pauses, .. } => {
                 self.injected += 1;

@@ -46,6 +46,11 @@ impl Sketch {
         self.with(who, lock, checked + 1, what)
     }
 
+    pub(super) fn held(self, who: &str, lock: &str, checked: u64, token: u64) -> Self {
+        let what = What::StateHeld { token, deadline: DEADLINE, checked };
+        self.with(who, lock, checked + 1, what)
+    }
+
     pub(super) fn fenced(self, who: &str, lock: &str, at: u64, token: u64, number: u64) -> Self {
         let what = What::WriteAccepted { register: Register::Fenced, token, value: number, number };
         self.with(who, lock, at, what)
