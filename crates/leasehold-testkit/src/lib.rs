@@ -5,14 +5,20 @@
 //!   are lost, held back and delivered late
 //! * [`conformance`]: every property of the lease contract as a case
 //! * [`processes`]: the cases that need processes, through the real command
+//! * [`faults`]: injectors for every store; [`course`]: runs under them
+//! * [`history`]: what workers did under faults, and what must hold in it
 //! * [`mutants`]: stores and cores that are wrong on purpose, which the cases must reject
 //!
 //! A new store implements [`world::StoreUnderTest`], is added to [`stores::open`]
 //! (the build fails until it is) and then runs all cases.
 
 pub mod conformance;
+pub mod course;
+pub mod faults;
+pub mod history;
 pub mod link;
 pub mod mutants;
 pub mod processes;
+pub mod registers;
 pub mod stores;
 pub mod world;

@@ -1,0 +1,66 @@
+//! A server with a wrong wall clock, by libfaketime: for stores that take the time from it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+/// Where distributions put the library.
+const PLACES: [&str; 4] = [
+    "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
+    "/usr/lib/aarch64-linux-gnu/faketime/libfaketime.so.1",
+    "/usr/lib64/faketime/libfaketime.so.1",
+    "/usr/lib/faketime/libfaketime.so.1",
+];
+
+/// A wall clock that can be set while its process runs.
+#[derive(Debug)]
+pub struct FakeTime {
+    library: &'static str,
+    file: PathBuf,
+}
+
+impl FakeTime {
+    /// A clock that is set by a file in `folder`, or why there cannot be one.
+    pub fn new(folder: &Path) -> Result<Self> {
+        let library = PLACES.into_iter().find(|place| Path::new(place).exists());
+        let library = library.context("libfaketime is not installed (Debian: libfaketime)")?;
+        let fake = Self { library, file: folder.join("faketime") };
+        fake.set(0)?;
+        Ok(fake)
+    }
+
+    /// Makes a command's process see this clock. Only the wall clock: waiting and timers stay true.
+    pub fn apply(&self, command: &mut Command) {
+        command.env("LD_PRELOAD", self.library).env("FAKETIME_TIMESTAMP_FILE", &self.file);
+        command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    }
+
+    /// Sets it this many seconds ahead of the true one, or behind it.
+    pub fn set(&self, seconds: i64) -> Result<()> {
+        Ok(std::fs::write(&self.file, format!("{seconds:+}s\n"))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    use super::*;
+
+    #[test]
+    fn a_process_sees_the_clock_that_was_set() {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = match FakeTime::new(folder.path()) {
+            Ok(fake) => fake,
+            Err(why) => return eprintln!("not possible here: {why:#}"),
+        };
+        fake.set(-86_400).unwrap();
+        let mut date = Command::new("date");
+        fake.apply(date.arg("+%s"));
+        let seen = String::from_utf8(date.output().unwrap().stdout).unwrap();
+        let seen: u64 = seen.trim().parse().unwrap();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        assert!((86_000..87_000).contains(&(now - seen)));
+    }
+}

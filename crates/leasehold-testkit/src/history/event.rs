@@ -1,0 +1,171 @@
+//! One line of a history: who, when, which lock, what.
+
+use serde::{Deserialize, Serialize};
+
+/// Something that a worker or the driver did or saw.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Nanoseconds since boot: all processes of one machine count the same.
+    pub at: u64,
+    /// `process` or `process/client`; each does one thing at a time.
+    pub worker: String,
+    /// The lock, or empty when it concerns none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub lock: String,
+    /// What.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+impl Event {
+    /// The process it happened in: what a signal hits.
+    pub fn process(&self) -> &str {
+        process(&self.worker)
+    }
+}
+
+/// The process of a worker.
+pub fn process(worker: &str) -> &str {
+    worker.split_once('/').map_or(worker, |(process, _)| process)
+}
+
+/// Which register was written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Register {
+    /// The one that refuses lower tokens.
+    Fenced,
+    /// The control, which takes everything.
+    Unfenced,
+}
+
+/// What happened. Requests are recorded before they are sent, answers after they came.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the fields mean what the vocabulary of the design says")]
+pub enum What {
+    /// Driver: the run and all that is needed to judge and to repeat it.
+    Began {
+        store: String,
+        fault: String,
+        row: u32,
+        seed: u64,
+        ttl_ms: u64,
+    },
+    /// Driver: workers are being told to stop.
+    Ended,
+    /// Driver: what the control register holds after the last worker is gone.
+    Final {
+        value: u64,
+    },
+    /// Driver: about to strike. `pauses` faults keep a process from running, `kills` end it.
+    Injected {
+        fault: String,
+        target: String,
+        pauses: bool,
+        kills: bool,
+    },
+    /// Driver: the fault is over.
+    Healed {
+        fault: String,
+        target: String,
+    },
+
+    /// A worker process runs.
+    Start {
+        pid: u32,
+    },
+    /// It ends as it was told to.
+    Stop,
+    /// Its own watch noticed that it did not run since then.
+    Stalled {
+        since: u64,
+    },
+
+    AcquireAsked {
+        how: String,
+    },
+    Acquired {
+        token: u64,
+        deadline: u64,
+    },
+    AcquireFailed {
+        why: String,
+    },
+    RenewAsked {
+        token: u64,
+    },
+    /// By hand or by the keeper.
+    Renewed {
+        token: u64,
+        deadline: u64,
+    },
+    RenewFailed {
+        token: u64,
+        why: String,
+    },
+    ReleaseAsked {
+        token: u64,
+    },
+    Released {
+        token: u64,
+    },
+    ReleaseFailed {
+        token: u64,
+        why: String,
+    },
+    /// The guard says that the lease is lost.
+    LossSeen {
+        token: u64,
+        deadline: u64,
+    },
+    /// `state()` said that it is not lost; `checked` is the moment just before it was asked.
+    StateHeld {
+        token: u64,
+        deadline: u64,
+        checked: u64,
+    },
+    /// The work of a `run()` was polled again after a wait.
+    Polled {
+        token: u64,
+        deadline: u64,
+    },
+
+    /// `checked` is the moment just before the checkpoint that allowed the write.
+    WriteAsked {
+        register: Register,
+        token: u64,
+        deadline: u64,
+        checked: u64,
+    },
+    /// `number` counts the accepted writes of the fenced register, in its own order.
+    WriteAccepted {
+        register: Register,
+        token: u64,
+        value: u64,
+        number: u64,
+    },
+    WriteRejected {
+        register: Register,
+        token: u64,
+        highest: u64,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_as_it_was_written() {
+        let event = Event {
+            at: 7,
+            worker: "3.1/4".into(),
+            lock: "a".into(),
+            what: What::Acquired { token: u64::MAX, deadline: 9 },
+        };
+        let line = serde_json::to_string(&event).unwrap();
+        assert_eq!(serde_json::from_str::<Event>(&line).unwrap(), event, "{line}");
+        assert_eq!(event.process(), "3.1");
+    }
+}

@@ -1,0 +1,104 @@
+//! **L**: when a fault is over, every lock that somebody asks for is acquired again within
+//! TTL + [`BOUND`]; and nobody who asks starves.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::event::{Event, What};
+use super::lease::LeaseRecord;
+use super::{History, Violation};
+
+/// What a busy machine with stopped processes may need beyond the TTL.
+pub const BOUND: u64 = 3_000_000_000;
+
+/// Every lock that was not had again in time, and every client that never had one.
+pub fn check(history: &History, leases: &[LeaseRecord]) -> Vec<Violation> {
+    let mut acquired: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for lease in leases {
+        acquired.entry(&lease.lock).or_default().push(lease.returned);
+    }
+    for event in &history.events {
+        if matches!(event.what, What::AcquireAsked { .. }) {
+            acquired.entry(&event.lock).or_default();
+        }
+    }
+    acquired.values_mut().for_each(|times| times.sort_unstable());
+    let ended = history.events.iter().find(|event| event.what == What::Ended);
+    let ended = ended.or(history.events.last()).map_or(0, |event| event.at);
+    let healed = history.events.iter().filter(|event| matches!(event.what, What::Healed { .. }));
+    let mut violations = Vec::new();
+    for heal in healed {
+        let limit = heal.at + history.ttl() + BOUND;
+        for (lock, times) in acquired.iter().filter(|_| limit < ended) {
+            let next = times.partition_point(|at| *at < heal.at);
+            if times.get(next).is_none_or(|at| *at > limit) {
+                violations.push(Violation {
+                    at: heal.at,
+                    lock: (*lock).to_owned(),
+                    what: format!("healed at {}, not acquired by {limit}", heal.at),
+                });
+            }
+        }
+    }
+    violations.extend(starved(&history.events, leases));
+    violations
+}
+
+/// Clients that were there to the end, asked, and never got anything.
+fn starved(events: &[Event], leases: &[LeaseRecord]) -> Vec<Violation> {
+    let served: BTreeSet<&str> = leases.iter().map(|lease| lease.worker.as_str()).collect();
+    let mut asking: BTreeMap<&str, &Event> = BTreeMap::new();
+    let stopped: BTreeSet<&str> = events
+        .iter()
+        .filter(|event| event.what == What::Stop)
+        .map(|event| event.worker.as_str())
+        .collect();
+    for event in events {
+        let waits = matches!(&event.what, What::AcquireAsked { how } if how == "queue");
+        let there = stopped.contains(event.process()) || stopped.contains(event.worker.as_str());
+        if waits && there && !served.contains(event.worker.as_str()) {
+            asking.entry(&event.worker).or_insert(event);
+        }
+    }
+    let starved = asking.into_values().map(|event| Violation {
+        at: event.at,
+        lock: event.lock.clone(),
+        what: format!("{} asked at {} and was never served", event.worker, event.at),
+    });
+    starved.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sketch::{MS, Sketch};
+    use super::*;
+
+    fn verdict(sketch: &Sketch) -> usize {
+        check(&sketch.history(), &sketch.leases()).len()
+    }
+
+    #[test]
+    fn a_lock_that_is_had_again_is_fine() {
+        let sketch = Sketch::new()
+            .lease("a", "one", 0, 1, 5)
+            .pause("a", 50 * MS, 900 * MS)
+            .lease("b", "one", 2, 1_000 * MS, 6)
+            .ended(9_000 * MS);
+        assert_eq!(verdict(&sketch), 0);
+    }
+
+    #[test]
+    fn a_lock_that_stays_out_of_reach_is_caught() {
+        let sketch = Sketch::new()
+            .lease("a", "one", 0, 1, 5)
+            .pause("a", 50 * MS, 900 * MS)
+            .lease("b", "one", 2, 8_000 * MS, 6)
+            .ended(9_000 * MS);
+        assert_eq!(verdict(&sketch), 1);
+    }
+
+    #[test]
+    fn a_starved_client_is_caught() {
+        let sketch = Sketch::new().lease("a", "one", 0, 1, 5).asks("b", "one", 2).stops("b", 9);
+        assert_eq!(verdict(&sketch), 1);
+    }
+}

@@ -1,0 +1,93 @@
+//! A short form of every fault run. The long one is `scripts/faults`.
+//!
+//! The control may lose nothing in so short a time: such a run is void and is repeated with
+//! the next seed, at most three times.
+
+use std::path::Path;
+use std::time::Duration;
+
+use leasehold_testkit::course::fault::Fault;
+use leasehold_testkit::course::{Course, Store};
+use leasehold_testkit::history::report::{Report, Verdict};
+
+const LASTS: Duration = Duration::from_secs(4);
+const ATTEMPTS: u64 = 3;
+
+fn run(store: Store, fault: Fault, seed: u64, heedless: bool) -> Report {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let course = Course {
+        store,
+        fault,
+        lasts: LASTS,
+        seed,
+        folder: folder.path().join("history"),
+        program: Path::new(env!("CARGO_BIN_EXE_leasehold-faults")),
+        heedless,
+    };
+    let report = course.run().expect("the run is not hindered by anything but its fault");
+    if report.verdict() == Verdict::Failed && !heedless {
+        panic!("{report:#?}\nhistory: {}", folder.keep().display());
+    }
+    report
+}
+
+fn passes(store: Store, fault: Fault) {
+    if let Some(why) = fault.impossible() {
+        return eprintln!("not possible here: {why}");
+    }
+    let passed = |seed| run(store, fault, seed, false).verdict() == Verdict::Passed;
+    assert!((1..=ATTEMPTS).any(passed), "the control lost nothing: the runs prove nothing");
+}
+
+/// The checkers see a real library go wrong, not only histories written by hand.
+#[test]
+fn a_guard_that_does_not_heed_its_deadline_is_caught() {
+    let report = run(Store::Sqlite, Fault::Pause, 1, true);
+    let (_, found) = report.violations.iter().find(|(letter, _)| *letter == "D").expect("D");
+    assert!(!found.is_empty(), "{report:#?}");
+}
+
+#[test]
+fn sqlite_survives_paused_holders() {
+    passes(Store::Sqlite, Fault::Pause);
+}
+
+#[test]
+fn sqlite_survives_frozen_holders() {
+    passes(Store::Sqlite, Fault::Freeze);
+}
+
+#[test]
+fn sqlite_survives_clients_paused_in_line() {
+    passes(Store::Sqlite, Fault::Queue);
+}
+
+#[test]
+fn sqlite_survives_killed_processes() {
+    passes(Store::Sqlite, Fault::Kill);
+}
+
+#[test]
+fn sqlite_survives_a_full_disk() {
+    passes(Store::Sqlite, Fault::Disk);
+}
+
+#[test]
+fn sqlite_serves_a_thousand_waiters() {
+    passes(Store::Sqlite, Fault::Waiters);
+}
+
+#[test]
+fn memory_survives_paused_holders() {
+    passes(Store::Memory, Fault::Pause);
+}
+
+#[test]
+fn memory_survives_clients_paused_in_line() {
+    passes(Store::Memory, Fault::Queue);
+}
+
+#[test]
+fn memory_serves_a_thousand_waiters() {
+    passes(Store::Memory, Fault::Waiters);
+}
