@@ -13,8 +13,8 @@ use tempfile::TempDir;
 
 use crate::world::{Opening, StoreUnderTest};
 
-/// A fresh store of this kind. There is no default arm: a store that nobody
-/// registers here does not build.
+/// A fresh store of this kind, behind a server of its own if it needs one. There is no
+/// default arm: a store that nobody registers here does not build.
 pub fn open(kind: StoreKind) -> Arc<dyn StoreUnderTest> {
     match kind {
         StoreKind::Memory => Arc::new(Memory::default()),
