@@ -10,6 +10,9 @@ use slab::Slab;
 use crate::clock::Moment;
 use crate::lease::Tenure;
 
+/// How many TTLs are remembered that no lease has any more.
+const FEW_TTLS: usize = 16;
+
 /// A lease's place with the keeper, until it is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place(u32);
@@ -18,15 +21,26 @@ pub(crate) struct Place(u32);
 pub(super) struct Schedule {
     entries: Slab<Entry>,
     buckets: BTreeMap<u64, Vec<u32>>,
+    flights: BTreeMap<Flight, Vec<Place>>,
+    departures: u64,
     /// How many leases there are of each TTL.
     ttls: BTreeMap<Duration, usize>,
+}
+
+/// Leases that the store is asked about together. While they are, they are watched as
+/// one: most answers come long before the first of their deadlines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Flight {
+    first_deadline: Moment,
+    number: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) tenure: Arc<Tenure>,
     pub(super) renew_at: Moment,
-    /// The bucket it waits in, and where; `None` while the keeper has it in hand.
+    /// The bucket it waits in, and where; `None` while the keeper has it in hand, and in
+    /// flight.
     waits_in: Option<(u64, u32)>,
 }
 
@@ -54,7 +68,8 @@ impl Schedule {
         let ttl = entry.tenure.ttl();
         if let Some(count) = self.ttls.get_mut(&ttl) {
             *count -= 1;
-            if *count == 0 {
+            // Kept for the next lease like it, while there are few.
+            if *count == 0 && self.ttls.len() > FEW_TTLS {
                 self.ttls.remove(&ttl);
             }
         }
@@ -80,17 +95,47 @@ impl Schedule {
 
     /// The shortest TTL of all leases, if there are any.
     pub(super) fn shortest_ttl(&self) -> Option<Duration> {
-        self.ttls.keys().next().copied()
+        self.ttls.iter().find(|(_, count)| **count > 0).map(|(ttl, _)| *ttl)
     }
 
     /// When something is due next.
     pub(super) fn next(&self) -> Moment {
         let bucket = self.buckets.first_key_value();
-        bucket.map_or(Moment::NEVER, |(millis, _)| Moment::from_nanos(millis * 1_000_000))
+        let bucket =
+            bucket.map_or(Moment::NEVER, |(millis, _)| Moment::from_nanos(millis * 1_000_000));
+        self.flights
+            .first_key_value()
+            .map_or(bucket, |(flight, _)| bucket.min(flight.first_deadline))
+    }
+
+    /// The store is asked about these, the first of which is over then.
+    pub(super) fn depart(&mut self, places: Vec<Place>, first_deadline: Moment) -> Flight {
+        self.departures += 1;
+        let flight = Flight { first_deadline, number: self.departures };
+        self.flights.insert(flight, places);
+        flight
+    }
+
+    /// The store has been asked. Who was not told when it is looked at next is looked at
+    /// when it is over.
+    pub(super) fn land(&mut self, flight: Flight) {
+        for place in self.flights.remove(&flight).unwrap_or_default() {
+            if let Some(entry) = self.entry(place)
+                && entry.waits_in.is_none()
+            {
+                let deadline = entry.tenure.deadline();
+                self.look_at(place, deadline);
+            }
+        }
     }
 
     /// Takes out what is due, but at most this many.
     pub(super) fn take_due(&mut self, now: Moment, most: usize) -> Vec<Place> {
+        while let Some((&overdue, _)) = self.flights.first_key_value()
+            && overdue.first_deadline <= now
+        {
+            self.land(overdue);
+        }
         let mut due = Vec::new();
         while due.len() < most
             && let Some(mut bucket) = self.buckets.first_entry()
@@ -111,7 +156,11 @@ impl Schedule {
         due
     }
 
-    pub(super) fn entry(&self, place: Place) -> Option<&Entry> {
+    pub(super) fn entry_mut(&mut self, place: Place) -> Option<&mut Entry> {
+        self.entries.get_mut(place.0 as usize)
+    }
+
+    fn entry(&self, place: Place) -> Option<&Entry> {
         self.entries.get(place.0 as usize)
     }
 

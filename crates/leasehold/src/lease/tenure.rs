@@ -9,14 +9,15 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Grant, Hold, Proof};
+use crate::backend::{Claim, Grant, Hold, Proof};
 use crate::client::Context;
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::event::EventKind;
+use crate::event::{EventKind, Subject};
 use crate::failpoint::Point;
 use crate::loss::{Loss, LossReason};
 use crate::name::Name;
+use crate::observe::ClassId;
 use crate::owner::Owner;
 use crate::terms::{OnDoubt, Terms};
 use crate::token::Token;
@@ -45,6 +46,7 @@ pub(crate) struct Tenure {
     /// When `max_hold` ends it.
     ends_at: Moment,
     renewed: bool,
+    class: ClassId,
     on_doubt: OnDoubt,
     life: Mutex<Life>,
     changed: Notify,
@@ -75,8 +77,8 @@ enum Phase {
 pub(crate) enum Next {
     /// Nothing: it is over. A loss that was found just now must be told.
     Over(Option<Loss>),
-    /// Renew it now.
-    Renew,
+    /// Renew it now, by this question.
+    Renew(Question),
     /// Look again then.
     At(Moment),
 }
@@ -88,26 +90,30 @@ pub(crate) struct Question {
     decided: u32,
     /// How long the answer may take: early enough to ask again.
     pub(crate) limit: Duration,
+    /// When it is over without an answer.
+    pub(crate) deadline: Moment,
 }
 
 impl Tenure {
     /// A lease from its grant.
     pub(crate) fn new(
         context: &Context,
-        hold: Hold,
+        claim: &Claim,
+        class: ClassId,
         grant: &Grant,
         terms: &Terms,
         now: Moment,
     ) -> Self {
         let deadline = deadline(context, grant.proof);
         Self {
-            name: hold.name,
-            owner: hold.owner,
+            name: claim.name.clone(),
+            owner: claim.owner,
             token: grant.token,
             ttl: terms.ttl,
             granted_at: now,
             ends_at: terms.max_hold.map_or(Moment::NEVER, |cap| now + cap),
             renewed: terms.renewed,
+            class,
             on_doubt: terms.on_doubt,
             life: Mutex::new(Life { phase: Phase::Held, deadline, attempts_left: 0, decided: 0 }),
             changed: Notify::new(),
@@ -199,10 +205,11 @@ impl Tenure {
             return Next::Over(None);
         }
         let heedless = context.failpoints.skips(Point::StopRenewing);
+        let renew = soon >= renew_at;
         match life.phase {
-            Phase::Released if heedless && soon >= renew_at => Next::Renew,
-            Phase::Lost(_) | Phase::Released => Next::Over(loss),
-            _ if soon >= renew_at => Next::Renew,
+            Phase::Lost(_) => Next::Over(loss),
+            Phase::Released if !(heedless && renew) => Next::Over(loss),
+            _ if renew => Next::Renew(self.ask(&life, context, now)),
             _ => Next::At(deadline.min(renew_at)),
         }
     }
@@ -214,7 +221,8 @@ impl Tenure {
             return Moment::NEVER;
         }
         let third = proof.valid_for.min(self.ttl) / 3;
-        proof.at + third.mul_f64(0.9 + 0.1 * fastrand::f64())
+        let early = Duration::from_nanos(fastrand::u64(..=third.as_nanos() as u64 / 10));
+        proof.at + (third - early)
     }
 
     /// The same after the grant itself. One that was pushed to a waiter is short until
@@ -228,16 +236,27 @@ impl Tenure {
 
     /// A question that is about to be sent.
     pub(crate) fn question(&self, context: &Context, now: Moment) -> Question {
+        self.ask(&self.life.lock(), context, now)
+    }
+
+    fn ask(&self, life: &Life, context: &Context, now: Moment) -> Question {
         const SHORTEST: Duration = Duration::from_millis(1);
-        let life = self.life.lock();
         let left = now.until(life.deadline);
         let limit = context.request_timeout.min(self.ttl / 6).min(left / 3).max(SHORTEST);
-        Question { decided: life.decided, limit }
+        let deadline = life.deadline.min(self.ends_at);
+        Question { decided: life.decided, limit, deadline }
     }
 
     /// The store proved it. The last word unless it is already over: a loss is final.
-    /// Without `extends` the term stays what it was, and only doubt is lifted.
-    pub(crate) fn proved(&self, context: &Context, proof: Proof, extends: bool, now: Moment) {
+    /// Without `extends` the term stays what it was, and only doubt is lifted. The deadline
+    /// from now on.
+    pub(crate) fn proved(
+        &self,
+        context: &Context,
+        proof: Proof,
+        extends: bool,
+        now: Moment,
+    ) -> Moment {
         let mut life = self.life.lock();
         let loss = self.compare(&mut life, now);
         let proved_again = matches!(life.phase, Phase::Doubtful);
@@ -251,14 +270,16 @@ impl Tenure {
                 life.deadline = life.deadline.max(deadline(context, proof));
             }
         }
+        let deadline = life.deadline.min(self.ends_at);
         drop(life);
         self.tell(context, loss);
         if alive && extends {
-            context.announce(&self.name, Some(self.owner), EventKind::Renewed);
+            context.announce(self.subject(), now, EventKind::Renewed);
         }
         if proved_again {
             self.changed.notify_waiters();
         }
+        deadline
     }
 
     /// The store has it. That lifts doubt, but it decides no renewal that is under way:
@@ -317,7 +338,7 @@ impl Tenure {
         }
         let left = now.until(life.deadline.min(self.ends_at));
         drop(life);
-        context.announce(&self.name, Some(self.owner), EventKind::Doubtful(error));
+        context.announce(self.subject(), now, EventKind::Doubtful(error));
         if loss.is_some() {
             self.tell(context, loss);
             return None;
@@ -344,6 +365,9 @@ impl Tenure {
     /// which a release may be sent, or the state that makes it impossible.
     pub(crate) fn give_back(&self, context: &Context) -> Result<Moment, LeaseState> {
         let mut life = self.life.lock();
+        if let Phase::Released = life.phase {
+            return Err(LeaseState::Released);
+        }
         let loss = self.compare(&mut life, context.clock.now());
         let given = match life.phase {
             Phase::Lost(_) | Phase::Released => Err(life.state()),
@@ -362,8 +386,9 @@ impl Tenure {
 
     /// The store answered the release: it was given back.
     pub(crate) fn given_back(&self, context: &Context) {
-        let held = self.granted_at.until(context.clock.now());
-        context.announce(&self.name, Some(self.owner), EventKind::Released { held });
+        let now = context.clock.now();
+        let held = self.granted_at.until(now);
+        context.announce(self.subject(), now, EventKind::Released { held });
     }
 
     /// The store answered the release: it had gone before.
@@ -405,9 +430,13 @@ impl Tenure {
     /// Tells everybody of a loss that was found.
     pub(crate) fn tell(&self, context: &Context, loss: Option<Loss>) {
         if let Some(loss) = loss {
-            context.announce(&self.name, Some(self.owner), EventKind::Lost(loss));
+            context.announce(self.subject(), loss.at, EventKind::Lost(loss));
             self.ended();
         }
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject { name: &self.name, owner: Some(self.owner), class: self.class }
     }
 
     fn ended(&self) {
