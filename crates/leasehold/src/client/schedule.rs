@@ -1,7 +1,7 @@
 //! When the keeper looks at which lease next: buckets of milliseconds, so that what
 //! is due together is renewed together, and each lease costs one entry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +10,9 @@ use slab::Slab;
 use crate::clock::Moment;
 use crate::lease::Tenure;
 
-/// How many TTLs are remembered that no lease has any more.
-const FEW_TTLS: usize = 16;
+/// How many buckets are kept that no lease waits in any more, and how many TTLs that none
+/// has: the next one often is like the last.
+const MOST_EMPTY: usize = 16;
 
 /// A lease's place with the keeper, until it is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +24,8 @@ pub(super) struct Schedule {
     buckets: BTreeMap<u64, Vec<u32>>,
     flights: BTreeMap<Flight, Vec<Place>>,
     departures: u64,
+    /// How many buckets are empty: a few are kept, for the next lease that is due then.
+    empty_buckets: usize,
     /// How many leases there are of each TTL.
     ttls: BTreeMap<Duration, usize>,
 }
@@ -69,7 +72,7 @@ impl Schedule {
         if let Some(count) = self.ttls.get_mut(&ttl) {
             *count -= 1;
             // Kept for the next lease like it, while there are few.
-            if *count == 0 && self.ttls.len() > FEW_TTLS {
+            if *count == 0 && self.ttls.len() > MOST_EMPTY {
                 self.ttls.remove(&ttl);
             }
         }
@@ -88,7 +91,11 @@ impl Schedule {
             return;
         }
         let Some(entry) = self.entries.get_mut(place.0 as usize) else { return };
-        let bucket = self.buckets.entry(moment.as_millis()).or_default();
+        let bucket = self.buckets.entry(moment.as_millis());
+        if let btree_map::Entry::Occupied(bucket) = &bucket {
+            self.empty_buckets -= usize::from(bucket.get().is_empty());
+        }
+        let bucket = bucket.or_default();
         entry.waits_in = Some((moment.as_millis(), bucket.len() as u32));
         bucket.push(place.0);
     }
@@ -141,6 +148,7 @@ impl Schedule {
             && let Some(mut bucket) = self.buckets.first_entry()
             && *bucket.key() <= now.as_millis()
         {
+            let was_empty = bucket.get().is_empty();
             // From the end: the places of the others stay what they are.
             let keep = bucket.get().len().saturating_sub(most - due.len());
             for key in bucket.get_mut().split_off(keep) {
@@ -150,6 +158,7 @@ impl Schedule {
                 }
             }
             if keep == 0 {
+                self.empty_buckets -= usize::from(was_empty);
                 bucket.remove();
             }
         }
@@ -178,7 +187,11 @@ impl Schedule {
                 entry.waits_in = Some((millis, index));
             }
         } else if bucket.is_empty() {
-            self.buckets.remove(&millis);
+            if self.empty_buckets == MOST_EMPTY {
+                self.buckets.remove(&millis);
+            } else {
+                self.empty_buckets += 1;
+            }
         }
     }
 }

@@ -1,19 +1,19 @@
 //! Tasks of one client that want the same lock queue here, so that the store sees
 //! one waiter per client and lock, and clients are served in the order they came.
 
+use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::name::Name;
+use crate::name::{Name, NameMap};
 
 #[derive(Debug, Default)]
 pub(crate) struct Turnstile {
     /// A name is present while somebody has its pass; behind it, who comes next.
-    lines: Mutex<HashMap<Name, VecDeque<oneshot::Sender<()>>>>,
+    lines: Mutex<NameMap<VecDeque<oneshot::Sender<()>>>>,
 }
 
 /// The right to ask the store for a lock. Dropping it lets the next task ask.

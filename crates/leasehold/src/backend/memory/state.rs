@@ -15,13 +15,13 @@ use crate::backend::{
 use crate::clock::{Clock, Moment};
 use crate::holder::{HeldBy, Holder};
 use crate::loss::{Forced, LossReason};
-use crate::name::Name;
+use crate::name::{Name, NameMap};
 use crate::owner::Owner;
 use crate::token::Token;
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    locks: HashMap<Name, Record>,
+    locks: NameMap<Record>,
     tokens: Tokens,
     /// Owners whose late requests must not take effect, and until when.
     barred: HashMap<Owner, Moment>,
