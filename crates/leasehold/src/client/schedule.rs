@@ -2,6 +2,7 @@
 //! is due together is renewed together, and each lease costs one entry.
 
 use std::collections::{BTreeMap, btree_map};
+use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,9 +43,9 @@ pub(super) struct Flight {
 pub(super) struct Entry {
     pub(super) tenure: Arc<Tenure>,
     pub(super) renew_at: Moment,
-    /// The bucket it waits in, and where; `None` while the keeper has it in hand, and in
+    /// The bucket it waits in, as the how many-th; `None` while the keeper has it in hand, and in
     /// flight.
-    waits_in: Option<(u64, u32)>,
+    waits_in: Option<(u64, NonZero<u32>)>,
 }
 
 impl Schedule {
@@ -91,13 +92,14 @@ impl Schedule {
             return;
         }
         let Some(entry) = self.entries.get_mut(place.0 as usize) else { return };
-        let bucket = self.buckets.entry(moment.as_millis());
+        let millis = moment.as_millis();
+        let bucket = self.buckets.entry(millis);
         if let btree_map::Entry::Occupied(bucket) = &bucket {
             self.empty_buckets -= usize::from(bucket.get().is_empty());
         }
         let bucket = bucket.or_default();
-        entry.waits_in = Some((moment.as_millis(), bucket.len() as u32));
         bucket.push(place.0);
+        entry.waits_in = NonZero::new(bucket.len() as u32).map(|nth| (millis, nth));
     }
 
     /// The shortest TTL of all leases, if there are any.
@@ -179,12 +181,13 @@ impl Schedule {
 
     fn take_out(&mut self, place: Place) {
         let entry = self.entries.get_mut(place.0 as usize);
-        let Some((millis, index)) = entry.and_then(|entry| entry.waits_in.take()) else { return };
+        let Some((millis, nth)) = entry.and_then(|entry| entry.waits_in.take()) else { return };
         let Some(bucket) = self.buckets.get_mut(&millis) else { return };
-        bucket.swap_remove(index as usize);
-        if let Some(moved) = bucket.get(index as usize) {
+        let index = nth.get() as usize - 1;
+        bucket.swap_remove(index);
+        if let Some(moved) = bucket.get(index) {
             if let Some(entry) = self.entries.get_mut(*moved as usize) {
-                entry.waits_in = Some((millis, index));
+                entry.waits_in = Some((millis, nth));
             }
         } else if bucket.is_empty() {
             if self.empty_buckets == MOST_EMPTY {
