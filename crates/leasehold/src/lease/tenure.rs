@@ -41,13 +41,15 @@ pub(crate) struct Tenure {
     name: Name,
     owner: Owner,
     token: Token,
-    ttl: Duration,
+    /// In nanoseconds: half the size of a `Duration`, and there may be a million of these.
+    ttl: u64,
     granted_at: Moment,
     /// When `max_hold` ends it.
     ends_at: Moment,
     renewed: bool,
     class: ClassId,
-    on_doubt: OnDoubt,
+    /// How often it may be proved again before doubt is loss.
+    proofs: u32,
     life: Mutex<Life>,
     changed: Notify,
     /// Made when first asked for: most leases are never watched this way.
@@ -109,12 +111,15 @@ impl Tenure {
             name: claim.name.clone(),
             owner: claim.owner,
             token: grant.token,
-            ttl: terms.ttl,
+            ttl: u64::try_from(terms.ttl.as_nanos()).unwrap_or(u64::MAX),
             granted_at: now,
             ends_at: terms.max_hold.map_or(Moment::NEVER, |cap| now + cap),
             renewed: terms.renewed,
             class,
-            on_doubt: terms.on_doubt,
+            proofs: match terms.on_doubt {
+                OnDoubt::Stop => 0,
+                OnDoubt::Prove { attempts } => attempts,
+            },
             life: Mutex::new(Life { phase: Phase::Held, deadline, attempts_left: 0, decided: 0 }),
             changed: Notify::new(),
             cancellation: OnceLock::new(),
@@ -134,7 +139,7 @@ impl Tenure {
     }
 
     pub(crate) fn ttl(&self) -> Duration {
-        self.ttl
+        Duration::from_nanos(self.ttl)
     }
 
     /// Whether the keeper renews it.
@@ -143,7 +148,7 @@ impl Tenure {
     }
 
     pub(crate) fn hold(&self) -> Hold {
-        Hold { name: self.name.clone(), owner: self.owner, token: self.token, ttl: self.ttl }
+        Hold { name: self.name.clone(), owner: self.owner, token: self.token, ttl: self.ttl() }
     }
 
     /// The last moment the holder may act.
@@ -220,7 +225,7 @@ impl Tenure {
         if !self.renewed {
             return Moment::NEVER;
         }
-        let third = proof.valid_for.min(self.ttl) / 3;
+        let third = proof.valid_for.min(self.ttl()) / 3;
         let early = Duration::from_nanos(fastrand::u64(..=third.as_nanos() as u64 / 10));
         proof.at + (third - early)
     }
@@ -228,7 +233,7 @@ impl Tenure {
     /// The same after the grant itself. One that was pushed to a waiter is short until
     /// it is renewed, which is then done at once.
     pub(crate) fn renewal_after_grant(&self, proof: Proof) -> Moment {
-        if self.renewed && proof.valid_for < self.ttl {
+        if self.renewed && proof.valid_for < self.ttl() {
             return proof.at;
         }
         self.renewal_after(proof)
@@ -242,7 +247,7 @@ impl Tenure {
     fn ask(&self, life: &Life, context: &Context, now: Moment) -> Question {
         const SHORTEST: Duration = Duration::from_millis(1);
         let left = now.until(life.deadline);
-        let limit = context.request_timeout.min(self.ttl / 6).min(left / 3).max(SHORTEST);
+        let limit = context.request_timeout.min(self.ttl() / 6).min(left / 3).max(SHORTEST);
         let deadline = life.deadline.min(self.ends_at);
         Question { decided: life.decided, limit, deadline }
     }
@@ -324,11 +329,7 @@ impl Tenure {
             return None;
         }
         life.decided = life.decided.wrapping_add(1);
-        life.attempts_left = match self.on_doubt {
-            OnDoubt::Stop => 0,
-            OnDoubt::Prove { attempts } if first => attempts,
-            OnDoubt::Prove { .. } => life.attempts_left - 1,
-        };
+        life.attempts_left = if first { self.proofs } else { life.attempts_left - 1 };
         let attempts_left = life.attempts_left;
         let mut loss = None;
         if attempts_left == 0 {
@@ -347,8 +348,8 @@ impl Tenure {
             self.changed.notify_waiters();
         }
         // Spread over what is left, but neither idle for long nor a storm.
-        let shortest = (self.ttl / 100).max(Duration::from_millis(5));
-        let pause = (left / attempts_left.saturating_add(1)).min(self.ttl / 12).max(shortest);
+        let shortest = (self.ttl() / 100).max(Duration::from_millis(5));
+        let pause = (left / attempts_left.saturating_add(1)).min(self.ttl() / 12).max(shortest);
         Some(now + pause.mul_f64(0.5 + 0.5 * fastrand::f64()))
     }
 
