@@ -10,8 +10,7 @@ use crate::store::Store;
 /// Prints the schema, for a store that has one.
 pub(crate) fn schema(args: Schema, config: &Config) -> Result<u8, Failure> {
     let store = Store::resolve(args.on, config)?;
-    let kind = StoreKind::ALL.iter().find(|kind| kind.scheme() == store.scheme());
-    let Some(kind) = kind else {
+    let Some(kind) = StoreKind::of_scheme(store.scheme()) else {
         let message = format!("this build knows no store {:?}", store.scheme());
         return Err(Failure::new(USAGE, message));
     };

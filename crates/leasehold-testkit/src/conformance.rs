@@ -4,9 +4,13 @@
 //! broken. What a store does not promise is read from its guarantees, never listed
 //! by hand. [`for_each_case!`](crate::for_each_case) is the one list of all cases.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 
-use crate::world::World;
+use parking_lot::Mutex;
+
+use crate::world::{StoreUnderTest, World};
 
 pub mod acquiring;
 pub mod batching;
@@ -122,3 +126,43 @@ macro_rules! list {
     };
 }
 for_each_case!(list);
+
+/// How many cases are tried at a time by [`run_all`]: most of them wait for time to pass.
+const AT_A_TIME: usize = 6;
+
+/// Runs every case on one store, some at a time, each with clients and locks of its own.
+/// For stores behind a server that is slow to start.
+///
+/// # Panics
+///
+/// With the names of the cases that the store does not pass.
+pub fn run_all(store: Arc<dyn StoreUnderTest>) {
+    let left = Mutex::new(CASES.iter());
+    let failed = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_A_TIME {
+            scope.spawn(|| {
+                loop {
+                    // Not in the loop's head, which would keep the guard.
+                    let next = left.lock().next();
+                    let Some(case) = next else { return };
+                    let tried = catch_unwind(AssertUnwindSafe(|| run(*case, store.clone())));
+                    if tried.is_err() {
+                        failed.lock().push(case.name);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner();
+    assert!(failed.is_empty(), "{} of {} cases failed: {failed:#?}", failed.len(), CASES.len());
+}
+
+/// One case, in a runtime with one thread: what stops it stops its clients.
+fn run(case: Case, store: Arc<dyn StoreUnderTest>) {
+    eprintln!("case {}", case.name);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    runtime.block_on(async move { (case.run)(&World::new(store, None)).await });
+    runtime.shutdown_background();
+}

@@ -5,6 +5,7 @@
 //!   are lost, held back and delivered late
 //! * [`conformance`]: every property of the lease contract as a case
 //! * [`processes`]: the cases that need processes, through the real command
+//! * [`servers`]: the real servers that stores speak to
 //! * [`faults`]: injectors for every store; [`course`]: runs under them
 //! * [`history`]: what workers did under faults, and what must hold in it
 //! * [`mutants`]: stores and cores that are wrong on purpose, which the cases must reject
@@ -20,5 +21,6 @@ pub mod link;
 pub mod mutants;
 pub mod processes;
 pub mod registers;
+pub mod servers;
 pub mod stores;
 pub mod world;

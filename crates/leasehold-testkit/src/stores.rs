@@ -11,14 +11,14 @@ use leasehold::clock::Clock;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use crate::world::StoreUnderTest;
+use crate::world::{Opening, StoreUnderTest};
 
-/// A fresh store of this kind. There is no default arm: a store that nobody
-/// registers here does not build.
-pub fn open(kind: StoreKind) -> Box<dyn StoreUnderTest> {
+/// A fresh store of this kind, behind a server of its own if it needs one. There is no
+/// default arm: a store that nobody registers here does not build.
+pub fn open(kind: StoreKind) -> Arc<dyn StoreUnderTest> {
     match kind {
-        StoreKind::Memory => Box::new(Memory::default()),
-        StoreKind::Sqlite => Box::new(Sqlite::new()),
+        StoreKind::Memory => Arc::new(Memory::default()),
+        StoreKind::Sqlite => Arc::new(Sqlite::new()),
     }
 }
 
@@ -26,8 +26,9 @@ pub fn open(kind: StoreKind) -> Box<dyn StoreUnderTest> {
 struct Memory(Mutex<Option<Arc<MemoryStore>>>);
 
 impl StoreUnderTest for Memory {
-    fn open(&self, clock: Clock) -> Arc<dyn Backend> {
-        self.0.lock().get_or_insert_with(|| MemoryStore::new(clock)).clone()
+    fn open(&self, clock: Clock) -> Opening<'_> {
+        let store = self.0.lock().get_or_insert_with(|| MemoryStore::new(clock)).clone();
+        Box::pin(async move { store as Arc<dyn Backend> })
     }
 }
 
@@ -45,7 +46,8 @@ impl Sqlite {
 }
 
 impl StoreUnderTest for Sqlite {
-    fn open(&self, clock: Clock) -> Arc<dyn Backend> {
-        SqliteStore::open(&self.path, clock).expect("a fresh database opens")
+    fn open(&self, clock: Clock) -> Opening<'_> {
+        let store = SqliteStore::open(&self.path, clock).expect("a fresh database opens");
+        Box::pin(async move { store as Arc<dyn Backend> })
     }
 }

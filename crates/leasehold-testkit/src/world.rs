@@ -1,9 +1,10 @@
 //! A store under test, its clients, and the passing of time.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use leasehold::backend::Backend;
 use leasehold::clock::{Clock, ManualClock};
@@ -13,16 +14,40 @@ use leasehold::{Event, EventKind, Events, Guarantees, Lock, Locks};
 use crate::link::Link;
 use crate::mutants::Mutant;
 
+/// A connection to be.
+pub type Opening<'a> = Pin<Box<dyn Future<Output = Arc<dyn Backend>> + Send + 'a>>;
+
 /// A store as a case sees it: something that clients can be opened on.
 pub trait StoreUnderTest: fmt::Debug + Send + Sync {
     /// A new connection to the one store, on this clock.
-    fn open(&self, clock: Clock) -> Arc<dyn Backend>;
+    fn open(&self, clock: Clock) -> Opening<'_>;
+
+    /// Whose time the store's leases run on.
+    fn time(&self) -> Time {
+        Time::Turned
+    }
+
+    /// How much longer than its TTL a lease may last that nobody renews.
+    fn lag(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// How time passes around a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Time {
+    /// As the case turns the clock.
+    Turned,
+    /// As it does: a server has a clock of its own. A world in real time wants a runtime
+    /// with one thread, so that a case can stop everything that its clients do.
+    Real,
 }
 
 /// One store, and everything that happens around it in one case.
 #[derive(Debug)]
 pub struct World {
-    store: Box<dyn StoreUnderTest>,
+    store: Arc<dyn StoreUnderTest>,
+    time: Time,
     hand: Arc<ManualClock>,
     mutant: Option<Mutant>,
     names: AtomicU64,
@@ -37,32 +62,76 @@ pub struct Client {
     pub link: Arc<Link>,
     /// The store as the client sees it, link included.
     pub store: Arc<dyn Backend>,
+    ttl: Duration,
 }
 
 impl World {
-    /// The TTL of the leases in the cases.
-    pub const TTL: Duration = Duration::from_secs(2);
     /// How long a case waits, in real time, for what must happen.
     pub const BOUND: Duration = Duration::from_secs(15);
 
     /// A world around a store; with a mutant, everything in it is wrong in one way.
-    pub fn new(store: Box<dyn StoreUnderTest>, mutant: Option<Mutant>) -> Self {
-        Self { store, hand: Arc::new(ManualClock::new()), mutant, names: AtomicU64::new(0) }
+    pub fn new(store: impl Into<Arc<dyn StoreUnderTest>>, mutant: Option<Mutant>) -> Self {
+        let (store, hand) = (store.into(), Arc::new(ManualClock::new()));
+        Self { time: store.time(), store, hand, mutant, names: AtomicU64::new(0) }
     }
 
     /// What the store promises.
-    pub fn guarantees(&self) -> Guarantees {
-        self.store.open(self.clock()).guarantees().clone()
+    pub async fn guarantees(&self) -> Guarantees {
+        self.store.open(self.clock()).await.guarantees().clone()
+    }
+
+    /// The TTL of the leases in the cases.
+    pub fn ttl(&self) -> Duration {
+        match self.time {
+            Time::Turned => Duration::from_secs(2),
+            // Long enough for a busy machine to renew in time.
+            Time::Real => Duration::from_secs(3),
+        }
+    }
+
+    /// How late something may be that a timer does.
+    pub fn tolerance(&self) -> Duration {
+        match self.time {
+            Time::Turned => Duration::from_millis(20),
+            Time::Real => Duration::from_secs(1),
+        }
     }
 
     /// The clock of everything in this world.
     pub fn clock(&self) -> Clock {
-        Clock::manual(self.hand.clone())
+        match self.time {
+            Time::Turned => Clock::manual(self.hand.clone()),
+            Time::Real => Clock::boot(),
+        }
     }
 
-    /// The clock's hand.
-    pub fn hand(&self) -> &ManualClock {
-        &self.hand
+    /// Turns the clock on at once, without a pause for what happens meanwhile.
+    pub async fn advance(&self, duration: Duration) {
+        match self.time {
+            Time::Turned => self.hand.advance(duration),
+            Time::Real => tokio::time::sleep(duration).await,
+        }
+    }
+
+    /// Lets time pass in which this process does nothing at all, as if it were stopped.
+    pub fn stop(&self, duration: Duration) {
+        match self.time {
+            Time::Turned => self.hand.advance(duration),
+            Time::Real => std::thread::sleep(duration),
+        }
+    }
+
+    /// Sets the wall clock, if it can be set: a server's own is set by libfaketime, in the
+    /// tests of that store.
+    pub fn set_wall(&self, wall: SystemTime) {
+        if self.time == Time::Turned {
+            self.hand.set_wall(wall);
+        }
+    }
+
+    /// Lets a lease end that nobody renews, on both sides.
+    pub async fn pass_ttl(&self) {
+        self.pass(self.ttl() + self.store.lag()).await;
     }
 
     /// The name of a lock that no case has used.
@@ -82,7 +151,7 @@ impl World {
     }
 
     async fn client_with_timeout(&self, timeout: Duration) -> Client {
-        let link = Link::new(self.store.open(self.clock()));
+        let link = Link::new(self.store.open(self.clock()).await);
         let failpoints = Failpoints::default();
         let store = match &self.mutant {
             Some(mutant) => mutant.spoil(link.clone(), self.clock(), &failpoints),
@@ -94,12 +163,15 @@ impl World {
             .label("case")
             .request_timeout(timeout);
         let locks = connect.await.expect("connects inside a runtime");
-        Client { locks, link, store }
+        Client { locks, link, store, ttl: self.ttl() }
     }
 
     /// Lets time pass, in steps small enough for timers to do their work.
     pub async fn pass(&self, duration: Duration) {
         const STEP: Duration = Duration::from_millis(100);
+        if self.time == Time::Real {
+            return tokio::time::sleep(duration).await;
+        }
         let mut left = duration;
         while !left.is_zero() {
             let step = left.min(STEP);
@@ -120,6 +192,9 @@ impl World {
         events: &mut Events,
         wanted: impl Fn(&EventKind) -> bool,
     ) -> Event {
+        if self.time == Time::Real {
+            return next_event(events, wanted).await;
+        }
         let passing = async {
             loop {
                 self.hand.advance(Duration::from_millis(20));
@@ -144,7 +219,7 @@ impl World {
 impl Client {
     /// A lock with the TTL of the cases.
     pub fn lock(&self, name: &str) -> Lock {
-        self.locks.lock(name).ttl(World::TTL)
+        self.locks.lock(name).ttl(self.ttl)
     }
 }
 

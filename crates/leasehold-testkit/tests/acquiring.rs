@@ -81,7 +81,7 @@ async fn a_silent_store_is_not_reported_as_held_by_another() {
     client.link.cut();
     let acquiring = acquire(lock);
     eventually("it asked", async || client.link.sent(Operation::Acquire) >= 1).await;
-    world.hand().advance(Duration::from_millis(500));
+    world.advance(Duration::from_millis(500)).await;
     let error = within_bound("the end", acquiring).await.unwrap().unwrap_err();
     assert!(!matches!(error.kind(), ErrorKind::Held(_)), "{error}");
 }
@@ -98,7 +98,7 @@ async fn the_own_key_is_not_reported_as_held_by_another() {
     }
     let acquiring = acquire(lock);
     eventually("it asked", async || client.link.sent(Operation::Acquire) >= 1).await;
-    world.hand().advance(Duration::from_millis(500));
+    world.advance(Duration::from_millis(500)).await;
     let error = within_bound("the end", acquiring).await.unwrap().unwrap_err();
     assert!(!matches!(error.kind(), ErrorKind::Held(Some(_))), "{error}");
 }
@@ -115,7 +115,7 @@ async fn waits_with_a_claim_under_way(
     next_event(&mut events, |kind| matches!(kind, EventKind::Waiting(_))).await;
     let late = client.link.hold_request(Operation::Acquire);
     let asked = async || {
-        world.hand().advance(Duration::from_millis(1));
+        world.advance(Duration::from_millis(1)).await;
         client.link.sent(Operation::Acquire) == 2
     };
     eventually("it claims again", asked).await;
@@ -239,7 +239,7 @@ async fn a_late_second_claim_of_a_lost_lease_takes_nothing() {
     next_event(&mut events, |kind| matches!(kind, EventKind::Waiting(_))).await;
     let late = second.link.hold_request(Operation::Acquire);
     let asked = async || {
-        world.hand().advance(Duration::from_millis(1));
+        world.advance(Duration::from_millis(1)).await;
         second.link.sent(Operation::Acquire) == 2
     };
     eventually("it claims again", asked).await;

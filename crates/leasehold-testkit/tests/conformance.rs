@@ -16,20 +16,29 @@ macro_rules! case {
     };
 }
 
-/// A module of tests for each store. The match has no default arm: a store without
-/// a module does not build.
+/// A module of tests for each store that costs nothing to start. The others run all cases
+/// on one server, in a file of tests of their own. The match has no default arm: a store
+/// that is in neither list does not build.
 macro_rules! suite {
-    ($($kind:ident as $store:ident),*) => {
+    ($($kind:ident as $store:ident),*; elsewhere: $($elsewhere:ident in $file:literal),*) => {
         $(mod $store {
             use super::*;
             const KIND: StoreKind = StoreKind::$kind;
             for_each_case!(case);
         })*
 
-        const _EVERY_STORE_HAS_ITS_MODULE: fn(StoreKind) = |kind| match kind {
+        const _EVERY_STORE_IS_TRIED: fn(StoreKind) = |kind| match kind {
             $(StoreKind::$kind => {})*
+            $(StoreKind::$elsewhere => {
+                // The file must exist.
+                let _ = include_str!($file);
+            })*
         };
     };
 }
 
-suite!(Memory as memory, Sqlite as sqlite);
+suite!(
+    Memory as memory,
+    Sqlite as sqlite;
+    elsewhere:
+);

@@ -26,7 +26,7 @@ async fn a_release_under_way_does_not_unkeep_another_lease() {
     let innocent = client.lock(&world.name()).acquire().await.unwrap();
     gate.send(()).unwrap();
     within_bound("the release", releasing).await.unwrap().unwrap();
-    world.pass(World::TTL * 2).await;
+    world.pass(world.ttl() * 2).await;
     assert!(client.link.sent(Operation::Renew) > 0, "nobody renews the innocent lease");
     assert_eq!(innocent.state(), LeaseState::Held);
 }
@@ -40,7 +40,7 @@ async fn a_lease_that_left_its_scope_does_not_unkeep_another() {
         client.lock(&world.name()).run(async |lease| Ok::<_, Error>(lease)).await.unwrap();
     let innocent = client.lock(&world.name()).acquire().await.unwrap();
     drop(escaped);
-    world.pass(World::TTL * 2).await;
+    world.pass(world.ttl() * 2).await;
     assert_eq!(innocent.state(), LeaseState::Held);
 }
 
@@ -53,11 +53,11 @@ async fn a_neighbour_with_a_short_ttl_does_not_cost_a_long_lease() {
     let lock = client.locks.lock(world.name()).ttl(Duration::from_secs(6));
     let long = lock.on_doubt(OnDoubt::Stop).acquire().await.unwrap();
     // Not yet due, then both at once.
-    world.hand().advance(Duration::from_millis(1990));
+    world.advance(Duration::from_millis(1990)).await;
     let short = client.locks.lock(world.name()).ttl(Duration::from_millis(60));
     let _short = short.acquire().await.unwrap();
     let gate = client.link.hold_reply(Operation::Renew);
-    world.hand().advance(Duration::from_millis(21));
+    world.advance(Duration::from_millis(21)).await;
     eventually("a renewal is sent", async || client.link.sent(Operation::Renew) >= 1).await;
     // A healthy answer by the long lease's own measure (a sixth of 6 s).
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -76,7 +76,7 @@ async fn a_lease_renewed_by_hand_leaves_doubt_when_the_store_proves_it() {
     lease.renew().await.unwrap_err();
     assert_eq!(lease.state(), LeaseState::Doubtful);
     let proved = async || {
-        world.hand().advance(Duration::from_millis(5));
+        world.advance(Duration::from_millis(5)).await;
         client.link.sent(Operation::Renew) >= 2
     };
     eventually("it is asked about again", proved).await;
@@ -92,12 +92,12 @@ async fn an_old_failure_does_not_undo_a_newer_proof() {
     let lock = client.lock(&world.name()).on_doubt(OnDoubt::Stop);
     let lease = lock.acquire().await.unwrap();
     client.link.lose_request(Operation::Renew);
-    world.hand().advance(World::TTL / 3);
+    world.advance(world.ttl() / 3).await;
     eventually("the keeper asks", async || client.link.sent(Operation::Renew) == 1).await;
     lease.renew().await.unwrap();
     assert_eq!(lease.state(), LeaseState::Held);
     // The keeper's own request times out: a sixth of the TTL.
-    tokio::time::sleep(World::TTL / 4).await;
+    tokio::time::sleep(world.ttl() / 4).await;
     assert_eq!(lease.state(), LeaseState::Held, "proved after the request that failed was sent");
 }
 
@@ -112,7 +112,7 @@ async fn many_attempts_are_no_storm() {
     for _ in 0..2000 {
         client.link.refuse(Operation::Renew);
     }
-    world.hand().advance(World::TTL / 3);
+    world.advance(world.ttl() / 3).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let sent = client.link.sent(Operation::Renew);
     assert!(sent < 100, "{sent} renewals of one lease while the clock stood still");
@@ -152,7 +152,7 @@ async fn a_release_that_finds_nothing_is_told_as_a_loss() {
     // Behind the client's back, as a store does that lost its data.
     let info = client.locks.inspect(lease.name()).await.unwrap();
     let holder = Arc::new(leasehold::Holder::this_process());
-    let claim = leasehold::backend::Claim::new(lease.name().clone(), World::TTL, holder);
+    let claim = leasehold::backend::Claim::new(lease.name().clone(), world.ttl(), holder);
     let mut hold = claim.hold(info.lease.unwrap().token.unwrap());
     hold.owner = lease.owner();
     client.store.clone().release(vec![hold]).await.unwrap();
@@ -181,11 +181,11 @@ async fn waiting_for_the_own_semaphore_is_not_doubt() {
     let locks = leasehold::Locks::on(client.store.clone()).clock(world.clock()).await.unwrap();
     let slow = locks.lock(world.name()).ttl(Duration::from_secs(12)).acquire().await.unwrap();
     let gate = client.link.hold_reply(Operation::Renew);
-    world.hand().advance(Duration::from_secs(4));
+    world.advance(Duration::from_secs(4)).await;
     eventually("one renewal is under way", async || client.link.sent(Operation::Renew) == 1).await;
     let quick = locks.lock(world.name()).ttl(Duration::from_millis(1500));
     let quick = quick.on_doubt(OnDoubt::Stop).acquire().await.unwrap();
-    world.hand().advance(Duration::from_millis(500));
+    world.advance(Duration::from_millis(500)).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let (sent, state) = (client.link.sent(Operation::Renew), quick.state());
     let _ = gate.send(());
@@ -203,12 +203,12 @@ async fn a_lease_verified_during_a_lost_renewal_is_renewed_again() {
     let client = world.client().await;
     let lease = client.lock(&world.name()).acquire().await.unwrap();
     client.link.lose_request(Operation::Renew);
-    world.hand().advance(World::TTL / 3);
+    world.advance(world.ttl() / 3).await;
     eventually("the keeper asks", async || client.link.sent(Operation::Renew) == 1).await;
     lease.verify().await.unwrap();
     // The keeper's own request times out: a sixth of the TTL.
-    tokio::time::sleep(World::TTL / 4).await;
-    world.pass(World::TTL * 2).await;
+    tokio::time::sleep(world.ttl() / 4).await;
+    world.pass(world.ttl() * 2).await;
     assert_eq!(lease.state(), LeaseState::Held);
 }
 

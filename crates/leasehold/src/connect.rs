@@ -124,7 +124,7 @@ impl Connect {
         })?;
         let backend = match self.target {
             Target::Backend(backend) => backend,
-            Target::Url(url) => open(&url, &self.clock)?,
+            Target::Url(url) => open(&url, &self.clock).await?,
         };
         let promised = backend.guarantees();
         if let Some(required) = self.required.filter(|required| *required > promised.consistency) {
@@ -190,25 +190,30 @@ impl StoreKind {
         StoreKind::Sqlite,
     ];
 
-    /// How its URLs begin, without the colon.
-    pub const fn scheme(self) -> &'static str {
+    /// How its URLs begin, without the colon: the usual way first.
+    pub const fn schemes(self) -> &'static [&'static str] {
         match self {
-            Self::Memory => "memory",
+            Self::Memory => &["memory"],
             #[cfg(feature = "sqlite")]
-            Self::Sqlite => "sqlite",
+            Self::Sqlite => &["sqlite"],
         }
+    }
+
+    /// The kind behind this scheme.
+    pub fn of_scheme(scheme: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kind| kind.schemes().contains(&scheme))
     }
 }
 
-fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
+async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
     let (scheme, rest) = url.split_once(':').ok_or_else(|| {
         let message =
             format!("{url:?} is no store's URL; for an embedded store write sqlite:{url}");
         Error::invalid(message).during(Operation::Connect, None)
     })?;
-    let kind = StoreKind::ALL.iter().find(|kind| kind.scheme() == scheme).ok_or_else(|| {
+    let kind = StoreKind::of_scheme(scheme).ok_or_else(|| {
         // The URL itself may carry a password: only the scheme is repeated.
-        let known: Vec<_> = StoreKind::ALL.iter().map(|kind| kind.scheme()).collect();
+        let known: Vec<_> = StoreKind::ALL.iter().map(|kind| kind.schemes()[0]).collect();
         let known = known.join(":, ");
         let message = format!("this build knows no store {scheme:?}; it has {known}:");
         Error::invalid(message).during(Operation::Connect, None)

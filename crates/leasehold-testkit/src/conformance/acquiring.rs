@@ -73,7 +73,7 @@ pub async fn an_expired_lock_goes_to_another(world: &World) {
     let (first, second) = (world.client().await, world.client().await);
     let name = world.name();
     let lease = first.lock(&name).no_renewal().acquire().await.unwrap();
-    world.pass(World::TTL).await;
+    world.pass_ttl().await;
     let next = second.lock(&name).try_acquire().await.unwrap().expect("it has expired");
     assert!(next.token() > lease.token());
     assert!(matches!(lease.state(), LeaseState::Lost(loss) if loss.reason == LossReason::Expired));
@@ -114,7 +114,7 @@ pub async fn a_cancelled_acquire_leaves_no_lock(world: &World) {
 pub async fn the_same_owner_gets_the_same_grant_again(world: &World) {
     let client = world.client().await;
     let name = Name::new(world.name()).unwrap();
-    let claim = Claim::new(name, World::TTL, std::sync::Arc::new(Holder::this_process()));
+    let claim = Claim::new(name, world.ttl(), std::sync::Arc::new(Holder::this_process()));
     let store = client.store.clone();
     let first = store.clone().acquire(vec![claim.clone()]).await.unwrap();
     let second = store.acquire(vec![claim]).await.unwrap();

@@ -5,10 +5,10 @@ use leasehold::{EventKind, Lease, Operation};
 use crate::world::{Client, World, eventually, next_event, within_bound};
 
 /// Sends claims for these names while one request is under way, then lets go.
-async fn all_at_once(client: &Client, names: Vec<String>) -> Vec<Option<Lease>> {
+async fn all_at_once(world: &World, client: &Client, names: Vec<String>) -> Vec<Option<Lease>> {
     client.link.limit(64, 1);
     let gate = client.link.hold_reply(Operation::Acquire);
-    let first = client.lock("under way");
+    let first = client.lock(&world.name());
     let first = tokio::spawn(async move { first.try_acquire().await });
     eventually("one is under way", async || client.link.sent(Operation::Acquire) == 1).await;
     let mut events = client.locks.events();
@@ -32,7 +32,7 @@ async fn all_at_once(client: &Client, names: Vec<String>) -> Vec<Option<Lease>> 
 pub async fn claims_in_flight_travel_together(world: &World) {
     let client = world.client().await;
     let names = (0..32).map(|_| world.name()).collect();
-    let leases = all_at_once(&client, names).await;
+    let leases = all_at_once(world, &client, names).await;
     assert!(leases.iter().all(Option::is_some));
     // The last ones may not have been queued yet when the gate opened.
     assert!(client.link.largest_batch() >= 16, "{}", client.link.largest_batch());
@@ -43,7 +43,7 @@ pub async fn claims_in_flight_travel_together(world: &World) {
 pub async fn one_lock_is_claimed_once_in_a_batch(world: &World) {
     let client = world.client().await;
     let name = world.name();
-    let leases = all_at_once(&client, vec![name; 8]).await;
+    let leases = all_at_once(world, &client, vec![name; 8]).await;
     assert_eq!(leases.iter().flatten().count(), 1);
     assert!(!client.link.saw_same_name_in_a_batch());
 }
@@ -53,7 +53,7 @@ pub async fn a_batch_that_fails_is_sent_one_by_one(world: &World) {
     let client = world.client().await;
     client.link.fail_batches();
     let names = (0..8).map(|_| world.name()).collect();
-    let leases = all_at_once(&client, names).await;
+    let leases = all_at_once(world, &client, names).await;
     assert!(leases.iter().all(Option::is_some));
 }
 

@@ -12,7 +12,7 @@ use crate::world::{World, eventually, within_bound};
 pub async fn a_lost_lease_cannot_be_released(world: &World) {
     let client = world.client().await;
     let lease = client.lock(&world.name()).no_renewal().acquire().await.unwrap();
-    world.pass(World::TTL).await;
+    world.pass_ttl().await;
     let error = lease.release().await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::NotHeld);
 }
@@ -39,7 +39,7 @@ pub async fn nobody_else_can_release_or_renew(world: &World) {
     let name = world.name();
     let lease = client.lock(&name).acquire().await.unwrap();
     let holder = Arc::new(Holder::this_process());
-    let stranger = Claim::new(lease.name().clone(), World::TTL, holder).hold(lease.token());
+    let stranger = Claim::new(lease.name().clone(), world.ttl(), holder).hold(lease.token());
     let released = client.store.clone().release(vec![stranger.clone()]).await.unwrap();
     assert_eq!(released, [Release::NotHeld]);
     let renewed = client.store.clone().renew(vec![stranger]).await.unwrap();
@@ -70,7 +70,7 @@ pub async fn a_dropped_release_goes_on(world: &World) {
     eventually("the release is sent", async || client.link.sent(Operation::Release) == 1).await;
     releasing.abort();
     let free = async || {
-        world.hand().advance(Duration::from_millis(1));
+        world.advance(Duration::from_millis(1)).await;
         other.lock(&name).try_acquire().await.unwrap().is_some()
     };
     eventually("the lock is free", free).await;
@@ -81,7 +81,7 @@ pub async fn nothing_is_renewed_after_release(world: &World) {
     let client = world.client().await;
     let lease = client.lock(&world.name()).acquire().await.unwrap();
     lease.release().await.unwrap();
-    world.pass(World::TTL * 2).await;
+    world.pass(world.ttl() * 2).await;
     assert_eq!(client.link.sent(Operation::Renew), 0);
 }
 
@@ -112,7 +112,7 @@ pub async fn a_silent_store_does_not_hang_a_release(world: &World) {
     client.link.cut();
     let releasing = tokio::spawn(lease.release());
     let over = async || {
-        world.hand().advance(Duration::from_millis(5));
+        world.advance(Duration::from_millis(5)).await;
         releasing.is_finished()
     };
     eventually("an answer", over).await;
@@ -120,7 +120,7 @@ pub async fn a_silent_store_does_not_hang_a_release(world: &World) {
     assert_eq!(*error.kind(), ErrorKind::Unreachable);
     client.link.heal();
     let free = async || {
-        world.hand().advance(Duration::from_millis(1));
+        world.advance(Duration::from_millis(1)).await;
         other.lock(&name).try_acquire().await.unwrap().is_some()
     };
     eventually("the release is sent again", free).await;

@@ -41,12 +41,12 @@ pub async fn the_lock_is_released_when_the_work_fails(world: &World) {
 /// one was ready before any timer fired.
 pub async fn the_work_is_not_polled_after_a_loss(world: &World) {
     let client = world.client().await;
-    let (hand, mut slept) = (world.hand(), false);
+    let mut slept = false;
     let work = client.lock(&world.name()).run(async |_| {
         std::future::poll_fn(|context| {
             assert!(!slept, "one step too many");
             slept = true;
-            hand.advance(World::TTL * 2);
+            world.stop(world.ttl() * 2);
             context.waker().wake_by_ref();
             Poll::<Result<(), Error>>::Pending
         })
@@ -60,9 +60,8 @@ pub async fn the_work_is_not_polled_after_a_loss(world: &World) {
 pub async fn work_that_ended_too_late_is_an_error(world: &World) {
     let client = world.client().await;
     let lock = client.lock(&world.name()).no_renewal();
-    let hand = world.hand();
     let late = lock.run(async |_| {
-        hand.advance(World::TTL);
+        world.stop(world.ttl());
         Ok::<_, Error>("done")
     });
     let error = late.await.unwrap_err();

@@ -17,7 +17,7 @@ pub async fn rise_over_release_expiry_and_force(world: &World) {
         tokens.push(lease.token());
         match round % 3 {
             0 => lease.release().await.unwrap(),
-            1 => world.pass(World::TTL).await,
+            1 => world.pass_ttl().await,
             _ => assert!(client.locks.force_release(&name, "case").await.unwrap().is_some()),
         }
     }
@@ -31,7 +31,7 @@ pub async fn rise_when_the_clock_goes_back(world: &World) {
     let before = client.lock(&name).acquire().await.unwrap();
     let token = before.token();
     before.release().await.unwrap();
-    world.hand().set_wall(SystemTime::UNIX_EPOCH + Duration::from_secs(1));
+    world.set_wall(SystemTime::UNIX_EPOCH + Duration::from_secs(1));
     let after = client.lock(&name).acquire().await.unwrap();
     assert!(after.token() > token);
 }
@@ -51,7 +51,7 @@ pub async fn rise_for_every_client(world: &World) {
 
 /// All clients go, and with them every connection; new ones come.
 pub async fn survive_a_restart_of_the_store(world: &World) {
-    if !world.guarantees().survives_restart {
+    if !world.guarantees().await.survives_restart {
         return;
     }
     let name = world.name();
@@ -62,7 +62,7 @@ pub async fn survive_a_restart_of_the_store(world: &World) {
         lease.release().await.unwrap();
         token
     };
-    world.hand().set_wall(SystemTime::UNIX_EPOCH + Duration::from_secs(1));
+    world.set_wall(SystemTime::UNIX_EPOCH + Duration::from_secs(1));
     let client = world.client().await;
     let second = client.lock(&name).acquire().await.unwrap();
     assert!(second.token() > first);
@@ -72,7 +72,7 @@ pub async fn survive_a_restart_of_the_store(world: &World) {
 pub async fn stay_portable(world: &World) {
     let client = world.client().await;
     let far = SystemTime::UNIX_EPOCH + Duration::from_secs(400 * 365 * 24 * 3600);
-    world.hand().set_wall(far);
+    world.set_wall(far);
     let lease = client.lock(&world.name()).acquire().await.unwrap();
     assert!(lease.token() <= Token::MAX_PORTABLE);
 }

@@ -111,7 +111,7 @@ pub async fn a_grant_after_its_own_deadline_is_not_returned(world: &World) {
     let acquiring = tokio::spawn(async move { lock.acquire().await });
     let applied = async || other.locks.inspect(&name).await.unwrap().lease.is_some();
     eventually("the acquire is applied", applied).await;
-    world.hand().advance(World::TTL);
+    world.advance(world.ttl()).await;
     gate.send(()).unwrap();
     let again = async || {
         world.pass(Duration::from_millis(5)).await;
@@ -134,10 +134,10 @@ pub async fn a_late_grant_to_try_is_not_reported_as_held(world: &World) {
     let applied = async || other.locks.inspect(&name).await.unwrap().lease.is_some();
     eventually("the acquire is applied", applied).await;
     // Past the holder's deadline, but not yet past the store's.
-    world.hand().advance(World::TTL - Duration::from_millis(15));
+    world.advance(world.ttl() - Duration::from_millis(15)).await;
     gate.send(()).unwrap();
     let again = async || {
-        world.hand().advance(Duration::from_millis(1));
+        world.advance(Duration::from_millis(1)).await;
         acquiring.is_finished()
     };
     eventually("a second try", again).await;

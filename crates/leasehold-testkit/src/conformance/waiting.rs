@@ -39,7 +39,7 @@ pub async fn a_waiter_gets_the_lock_on_release(world: &World) {
 
 /// First come, first served, between clients.
 pub async fn clients_are_served_in_the_order_they_came(world: &World) {
-    if !world.guarantees().fair {
+    if !world.guarantees().await.fair {
         return;
     }
     let holder = world.client().await;
@@ -153,7 +153,7 @@ pub async fn tasks_of_one_client_are_one_waiter(world: &World) {
 
 /// A lock with waiters is not free for those who try.
 pub async fn a_newcomer_does_not_overtake(world: &World) {
-    if !world.guarantees().fair {
+    if !world.guarantees().await.fair {
         return;
     }
     let (first, second, third) = (world.client().await, world.client().await, world.client().await);

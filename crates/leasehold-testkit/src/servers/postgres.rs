@@ -1,0 +1,195 @@
+//! A PostgreSQL server.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use super::{ATTEMPTS, Process, free_port, loopback};
+
+/// The account it runs under when the tests run as root, which it refuses.
+const ACCOUNT: &str = "postgres";
+
+/// A PostgreSQL cluster of its own, with the superuser `postgres` and no password.
+#[derive(Debug)]
+pub struct Postgres {
+    port: u16,
+    options: Vec<String>,
+    process: Option<Process>,
+    folder: TempDir,
+}
+
+impl Postgres {
+    /// A server with these settings, as `name=value`.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start.
+    pub fn start(settings: &[&str]) -> Result<Self> {
+        let folder = TempDir::new()?;
+        // The server's account must reach its data in it.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777))?;
+        let data = folder.path().join("data");
+        let mut initdb = as_account(&program("initdb")?);
+        initdb.arg("--pgdata").arg(&data).args(["--no-sync", "--auth=trust"]);
+        initdb.args(["--username=postgres", "--encoding=UTF8", "--locale=C"]);
+        let made = initdb.output().context("initdb")?;
+        if !made.status.success() {
+            bail!("initdb: {}", String::from_utf8_lossy(&made.stderr));
+        }
+        let options = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let mut server = Self { port: 0, options, process: None, folder };
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            server.port = free_port();
+            match server.restart() {
+                Ok(()) => return Ok(server),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.expect("at least one attempt"))
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its address.
+    pub fn addr(&self) -> SocketAddr {
+        loopback(self.port)
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Where its data is.
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// Its process, while it runs.
+    pub fn process(&self) -> &Process {
+        self.process.as_ref().expect("it runs")
+    }
+
+    /// Ends it at once, as a crash would: with SIGKILL to all of its processes.
+    pub fn crash(&mut self) {
+        if let Some(process) = self.process.take() {
+            // Its children notice that the postmaster is gone and end, but not at once.
+            let children = children_of(process.pid());
+            drop(process);
+            for child in children {
+                if let Some(pid) = rustix::process::Pid::from_raw(child as i32) {
+                    let _ = rustix::process::kill_process(pid, Signal::KILL);
+                }
+            }
+        }
+    }
+
+    /// Ends it in order, cutting all sessions.
+    pub fn stop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.end(Signal::INT);
+        }
+    }
+
+    /// Starts it (again) on its port with its data.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start.
+    pub fn restart(&mut self) -> Result<()> {
+        self.stop();
+        let mut command = as_account(&program("postgres")?);
+        command.arg("-D").arg(self.data());
+        let port = format!("port={}", self.port);
+        let sockets = format!("unix_socket_directories={}", self.folder.path().display());
+        for setting in ["listen_addresses=127.0.0.1", &port, &sockets, "max_connections=200"] {
+            command.args(["-c", setting]);
+        }
+        for setting in &self.options {
+            command.args(["-c", setting]);
+        }
+        let identity = self.data().display().to_string();
+        let ready =
+            || self.psql("show data_directory").is_ok_and(|said| said.trim_end() == identity);
+        let log = self.folder.path().join("log");
+        let process = Process::start(command, &log, ready)?;
+        self.process = Some(process);
+        Ok(())
+    }
+
+    /// What `psql` prints for this SQL, unaligned and without headings.
+    ///
+    /// # Errors
+    ///
+    /// With what it complained about.
+    pub fn psql(&self, sql: &str) -> Result<String> {
+        let mut command = Command::new("psql");
+        command.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"]);
+        command.args(["--set", "ON_ERROR_STOP=1", "--dbname", &self.url(), "--command", sql]);
+        let Output { status, stdout, stderr } = command.output()?;
+        if !status.success() {
+            bail!("{}", String::from_utf8_lossy(&stderr));
+        }
+        Ok(String::from_utf8_lossy(&stdout).trim_end().to_owned())
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.crash();
+    }
+}
+
+/// The newest version that is installed.
+fn program(name: &str) -> Result<PathBuf> {
+    let mut found: Vec<(u32, PathBuf)> = Vec::new();
+    for entry in fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten() {
+        let path = entry.path().join("bin").join(name);
+        if let (Ok(version), true) = (entry.file_name().to_string_lossy().parse(), path.exists()) {
+            found.push((version, path));
+        }
+    }
+    let newest = found.into_iter().max().map(|(_, path)| path);
+    newest.with_context(|| format!("{name} is not installed: scripts/test installs it"))
+}
+
+/// A command that does not run as root.
+fn as_account(program: &Path) -> Command {
+    if !rustix::process::geteuid().is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", ACCOUNT, "--regid", ACCOUNT, "--clear-groups", "--"]);
+    command.arg(program);
+    command
+}
+
+fn children_of(pid: u32) -> Vec<u32> {
+    let path = format!("/proc/{pid}/task/{pid}/children");
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_starts_and_recovers_from_a_crash() {
+        let mut server = Postgres::start(&[]).unwrap();
+        server.psql("create table t (n int); insert into t values (1)").unwrap();
+        server.crash();
+        server.restart().unwrap();
+        assert_eq!(server.psql("select n from t").unwrap(), "1");
+    }
+}
