@@ -43,10 +43,16 @@ mod file;
 #[cfg(feature = "fence-http")]
 pub mod http;
 mod moved;
+#[cfg(feature = "fence-objects")]
+pub mod objects;
 mod once;
 mod persistence;
+#[cfg(feature = "postgres")]
+pub mod postgres;
+#[cfg(feature = "redis")]
+pub mod redis;
 mod rejection;
-#[cfg(feature = "sqlite")]
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 mod rows;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
