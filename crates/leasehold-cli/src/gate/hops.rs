@@ -6,11 +6,12 @@ use hyper::HeaderMap;
 use hyper::header::{CONNECTION, EXPECT, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const HOPS: [HeaderName; 9] = [
+const HOPS: [HeaderName; 10] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
     HeaderName::from_static("proxy-authenticate"),
+    HeaderName::from_static("proxy-authorization"),
     TE,
     TRAILER,
     TRANSFER_ENCODING,

@@ -117,16 +117,16 @@ async fn transactions_of_the_same_lease_go_on_together() {
 async fn a_snapshot_from_before_does_not_hide_a_newer_token() {
     let server = guarded().await;
     let (older, newer) = (connect_alone(&server.url()).await, connect_alone(&server.url()).await);
-    for level in ["repeatable read", "serializable"] {
-        begin_and_write(&newer, 5, WRITE).await.unwrap();
+    for (level, token) in [("repeatable read", 5), ("serializable", 7)] {
+        begin_and_write(&newer, token, WRITE).await.unwrap();
         newer.batch_execute("commit").await.unwrap();
         older.batch_execute(&format!("begin isolation level {level}; table stock")).await.unwrap();
-        begin_and_write(&newer, 6, "insert into stock values ('new', 1)").await.unwrap();
-        newer.batch_execute("commit; update leasehold_fence.mark set token = 6").await.unwrap();
-        older.batch_execute("select set_config('leasehold.token', '5', true)").await.unwrap();
+        begin_and_write(&newer, token + 1, "insert into stock values ('new', 1)").await.unwrap();
+        newer.batch_execute("commit").await.unwrap();
+        let present = format!("select set_config('leasehold.token', '{token}', true)");
+        older.batch_execute(&present).await.unwrap();
         let refused = older.batch_execute("insert into stock values ('late', 1)").await;
         assert!(refused.is_err(), "{level}");
         older.batch_execute("rollback").await.unwrap();
-        newer.batch_execute("update leasehold_fence.mark set token = 5").await.unwrap();
     }
 }

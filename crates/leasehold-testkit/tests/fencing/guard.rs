@@ -49,11 +49,11 @@ async fn psql_without_a_token_or_with_an_old_one_cannot_change_a_guarded_table()
         assert!(error.contains("no fencing token for public.stock"), "{write}: {error}");
         let error = server.psql(&with_token(33, write)).unwrap_err().to_string();
         assert!(error.contains("stale fencing token 33"), "{write}: {error}");
-        for nonsense in ["", "x", "-1", "1.5", "99999999999999999999", " 99", "0x99"] {
-            let set = format!("set leasehold.token = '{nonsense}'; {write}");
-            assert!(server.psql(&set).is_err(), "{write} with {nonsense:?}");
-        }
         assert_eq!(stock(&server), "item|10|34", "{write}");
+    }
+    for nonsense in ["", "x", "-1", "1.5", "99999999999999999999", " 99", "0x99"] {
+        let set = format!("set leasehold.token = '{nonsense}'; update stock set available = 1");
+        assert!(server.psql(&set).is_err(), "{nonsense:?}");
     }
     for write in WRITES {
         server.psql(&with_token(34, write)).unwrap_or_else(|error| panic!("{write}: {error}"));

@@ -4,7 +4,11 @@
 use super::error::{FenceError, StaleToken, unsigned};
 use super::moved::Moved;
 use super::rejection::rejected;
+use crate::error::Outcome;
 use crate::token::Token;
+
+/// How often a conditional write is tried that found no row which looks as if it should.
+pub(super) const ATTEMPTS: u32 = 8;
 
 /// A table whose rows carry the token of the lease that wrote them last.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,14 +56,27 @@ impl Rows {
             .replace("{resource}", &literal(&format!("{}/", self.table)))
     }
 
-    /// An insert-if-newer of these columns; their values are the parameters from 3 on.
-    pub(super) fn put(&self, sql: &str, columns: &[&str]) -> String {
+    /// An insert-if-newer of these columns; their values are the parameters from 3 on, which
+    /// begin with this sign.
+    pub(super) fn put(&self, sql: &str, columns: &[&str], sign: char) -> String {
         let names: String = columns.iter().map(|name| format!(", {}", quoted(name))).collect();
-        let values: String = (0..columns.len()).map(|at| format!(", ${}", at + 3)).collect();
+        let values: String = (0..columns.len()).map(|at| format!(", {sign}{}", at + 3)).collect();
         let change = |name: &&str| format!(", {0} = excluded.{0}", quoted(name));
         let changes: String = columns.iter().map(change).collect();
-        let sql = sql.replace("{columns}", &names).replace("{values}", &values);
-        self.fill(&sql.replace("{changes}", &changes))
+        let sql = self.fill(sql).replace("{columns}", &names).replace("{values}", &values);
+        sql.replace("{changes}", &changes)
+    }
+
+    /// A conditional write that found no row again and again, although its token is good.
+    pub(super) fn not_written(&self) -> FenceError {
+        FenceError::Failed {
+            resource: self.table.clone(),
+            outcome: Outcome::NotApplied,
+            message: "the row is not written although its token is not higher; a trigger or a \
+                      policy of the table may keep it so"
+                .to_owned(),
+            source: None,
+        }
     }
 
     pub(super) fn not_found(&self) -> FenceError {

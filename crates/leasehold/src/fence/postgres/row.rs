@@ -5,7 +5,7 @@ use tokio_postgres::types::ToSql;
 
 use super::KIND;
 use crate::fence::error::{FenceError, signed};
-use crate::fence::rows::Rows;
+use crate::fence::rows::{ATTEMPTS, Rows};
 use crate::token::Token;
 
 /// A value of a row, as the driver takes it.
@@ -29,12 +29,12 @@ pub async fn update(
     assignments: &str,
     values: &[Value<'_>],
 ) -> Result<(), FenceError> {
-    let sql = include_str!("../rows/update.sql").replace("{assignments}", assignments);
-    let sql = rows.fill(&sql);
+    let sql = rows.fill(include_str!("../rows/update.sql"));
+    let sql = sql.replace("{assignments}", assignments);
     let number = signed(token)?;
     let mut parameters: Vec<Value<'_>> = vec![key, &number];
     parameters.extend(values);
-    loop {
+    for _ in 0..ATTEMPTS {
         if client.execute(&sql, &parameters).await? > 0 {
             return Ok(());
         }
@@ -44,6 +44,7 @@ pub async fn update(
         }
         // It came between our two statements: write again.
     }
+    Err(rows.not_written())
 }
 
 /// Inserts a row, or changes it if no newer lease has. A row that a newer lease deleted with
@@ -64,11 +65,11 @@ pub async fn put(
     columns: &[(&str, Value<'_>)],
 ) -> Result<(), FenceError> {
     let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
-    let sql = rows.put(include_str!("put.sql"), &names);
+    let sql = rows.put(include_str!("put.sql"), &names, '$');
     let number = signed(token)?;
     let mut parameters: Vec<Value<'_>> = vec![key, &number];
     parameters.extend(columns.iter().map(|(_, value)| *value));
-    loop {
+    for _ in 0..ATTEMPTS {
         if client.execute(&sql, &parameters).await? > 0 {
             return Ok(());
         }
@@ -77,6 +78,7 @@ pub async fn put(
             return Err(refused);
         }
     }
+    Err(rows.not_written())
 }
 
 /// Deletes a row, if no newer lease has written it; says whether it was there. Its token stays

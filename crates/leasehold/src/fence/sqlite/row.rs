@@ -4,7 +4,7 @@ use rusqlite::{Connection, OptionalExtension, ToSql};
 
 use super::{KIND, numbered};
 use crate::fence::error::{FenceError, signed};
-use crate::fence::rows::Rows;
+use crate::fence::rows::{ATTEMPTS, Rows};
 use crate::token::Token;
 
 /// Changes a row, if no newer lease has: `update … set ASSIGNMENTS where key = … and
@@ -38,16 +38,16 @@ pub fn update(
     assignments: &str,
     values: &[&dyn ToSql],
 ) -> Result<(), FenceError> {
-    let sql = include_str!("../rows/update.sql").replace("{assignments}", assignments);
     let number = signed(token)?;
     let mut parameters: Vec<&dyn ToSql> = vec![key, &number];
     parameters.extend(values);
-    let sql = numbered(&rows.fill(&sql));
-    loop {
+    let sql = rows.fill(&numbered(include_str!("../rows/update.sql")));
+    let sql = sql.replace("{assignments}", assignments);
+    for _ in 0..ATTEMPTS {
         if connection.prepare_cached(&sql)?.execute(parameters.as_slice())? > 0 {
             return Ok(());
         }
-        let look = numbered(&rows.fill(include_str!("../rows/look.sql")));
+        let look = rows.fill(&numbered(include_str!("../rows/look.sql")));
         let seen = connection.query_row(&look, [key], |row| row.get(0)).optional()?;
         let seen = seen.ok_or_else(|| rows.not_found())?;
         if let Some(refused) = rows.refused(KIND, token, seen) {
@@ -55,6 +55,7 @@ pub fn update(
         }
         // It came between our two statements: write again.
     }
+    Err(rows.not_written())
 }
 
 /// Inserts a row, or changes it if no newer lease has. A row that a newer lease deleted with
@@ -71,11 +72,11 @@ pub fn put(
     columns: &[(&str, &dyn ToSql)],
 ) -> Result<(), FenceError> {
     let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
-    let sql = numbered(&rows.put(include_str!("put.sql"), &names));
+    let sql = rows.put(&numbered(include_str!("put.sql")), &names, '?');
     let number = signed(token)?;
     let mut parameters: Vec<&dyn ToSql> = vec![key, &number];
     parameters.extend(columns.iter().map(|(_, value)| *value));
-    loop {
+    for _ in 0..ATTEMPTS {
         if connection.prepare_cached(&sql)?.execute(parameters.as_slice())? > 0 {
             return Ok(());
         }
@@ -83,6 +84,7 @@ pub fn put(
             return Err(refused);
         }
     }
+    Err(rows.not_written())
 }
 
 /// Deletes a row, if no newer lease has written it; says whether it was there. Its token stays
@@ -99,7 +101,7 @@ pub fn delete(
 ) -> Result<bool, FenceError> {
     let number = signed(token)?;
     let both = || -> Result<bool, FenceError> {
-        let sql = |template| numbered(&rows.fill(template));
+        let sql = |template| rows.fill(&numbered(template));
         let parameters: [&dyn ToSql; 2] = [key, &number];
         // The mark first: this takes the database's write lock, so that nothing comes
         // between it and the rest.
@@ -128,7 +130,7 @@ fn refused(
     key: &dyn ToSql,
     token: Token,
 ) -> Result<Option<FenceError>, FenceError> {
-    let look = numbered(&rows.fill(include_str!("seen.sql")));
+    let look = rows.fill(&numbered(include_str!("seen.sql")));
     let seen: Option<i64> = connection.query_row(&look, [key], |row| row.get(0))?;
     Ok(seen.and_then(|seen| rows.refused(KIND, token, seen)))
 }

@@ -50,14 +50,14 @@ fn step(
     (from, to): (&str, &str),
     sql: &str,
 ) -> Result<Moved, FenceError> {
-    let sql = numbered(&rows.fill(sql));
+    let sql = rows.fill(&numbered(sql));
     let number = signed(token)?;
     let parameters: [&dyn ToSql; 4] = [key, &number, &from, &to];
     if connection.prepare_cached(&sql)?.execute(parameters)? > 0 {
         return Ok(Moved::Now);
     }
     let look = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, row.get(1)?));
-    let sql = numbered(&rows.fill(include_str!("../rows/standing.sql")));
+    let sql = rows.fill(&numbered(include_str!("../rows/standing.sql")));
     let row = connection.query_row(&sql, [key], look).optional()?;
     rows.not_moved(KIND, token, (from, to), row)
 }
