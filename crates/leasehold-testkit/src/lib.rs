@@ -7,6 +7,7 @@
 //! * [`processes`]: the cases that need processes, through the real command
 //! * [`faults`]: injectors for every store; [`course`]: runs under them
 //! * [`history`]: what workers did under faults, and what must hold in it
+//! * [`load`]: what a line of waiters costs a store
 //! * [`mutants`]: stores and cores that are wrong on purpose, which the cases must reject
 //!
 //! A new store implements [`world::StoreUnderTest`], is added to [`stores::open`]
@@ -17,6 +18,7 @@ pub mod course;
 pub mod faults;
 pub mod history;
 pub mod link;
+pub mod load;
 pub mod mutants;
 pub mod processes;
 pub mod registers;
