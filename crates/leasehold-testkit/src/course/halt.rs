@@ -1,6 +1,6 @@
-//! Where a worker stops by itself and waits for the driver to stop its process, too: at
-//! moments that are drawn in turns and steps of its own work, not by the clock. So the same seed
-//! stops the same worker at the same step of the same turn again, however fast the machine.
+//! Where a worker stops by itself and waits for the driver to stop its process, too: not by
+//! the clock, but when it comes to a certain step for the n-th time. So the same seed stops
+//! the same worker at the same write, or the same wait, again, however fast the machine.
 
 use std::fmt;
 use std::io::Write;
@@ -20,14 +20,12 @@ use crate::history::recorder::Recorder;
 /// How often a worker halts, for how long, and where.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Halts {
-    /// Turns from one halt to the next, on average.
-    pub every: u32,
     /// The shortest.
     pub shortest: Duration,
     /// The longest.
     pub longest: Duration,
-    /// The places, each drawn with the same chance.
-    pub places: Vec<Place>,
+    /// The places, and how often it comes there until it halts again, on average.
+    pub places: Vec<(Place, u32)>,
 }
 
 /// A moment in a worker's turn.
@@ -65,8 +63,8 @@ impl From<Step> for Place {
 pub struct Halt {
     /// Where.
     pub place: Place,
-    /// In which of its turns, from 1.
-    pub turn: u64,
+    /// Which time that it comes there, from 1.
+    pub nth: u64,
     /// For how long it wishes to be stopped.
     pub lasts: Duration,
 }
@@ -107,23 +105,56 @@ impl Line {
 pub struct Halter(Arc<Mutex<State>>);
 
 struct State {
-    halts: Option<Halts>,
-    rng: Rng,
+    streams: Vec<Stream>,
     recorder: Recorder,
     line: Line,
-    turn: u64,
-    next: Option<Halt>,
-    halted_in: u64,
+    halted: bool,
+}
+
+/// The halts at one place: drawn on their own, so that no other place changes them.
+struct Stream {
+    halts: Halts,
+    every: u32,
+    rng: Rng,
+    passed: u64,
+    next: Halt,
+}
+
+impl Stream {
+    fn new(halts: &Halts, place: Place, every: u32, seed: u64) -> Self {
+        let next = Halt { place, nth: 0, lasts: Duration::ZERO };
+        let rng = Rng::with_seed(seed.wrapping_mul(31).wrapping_add(place as u64));
+        let mut stream = Self { halts: halts.clone(), every, rng, passed: 0, next };
+        // The first one comes soon, so that short runs have some, too.
+        stream.draw((every / 4).max(1));
+        stream
+    }
+
+    /// The next comes at most `within` passages after the last.
+    fn draw(&mut self, within: u32) {
+        let Halts { shortest, longest, .. } = self.halts;
+        self.next.nth += u64::from(self.rng.u32(1..=within));
+        self.next.lasts = shortest + (longest - shortest).mul_f64(self.rng.f64());
+    }
+
+    /// The halt, if it is due now.
+    fn pass(&mut self) -> Option<Halt> {
+        self.passed += 1;
+        let due = Some(self.next).filter(|next| next.nth == self.passed)?;
+        self.draw(self.every * 2);
+        Some(due)
+    }
 }
 
 impl Halter {
     /// The halts of one worker.
     pub fn new(halts: Option<Halts>, seed: u64, recorder: Recorder, line: Line) -> Self {
-        let mut rng = Rng::with_seed(seed);
-        // The first one comes soon, so that short runs have some, too.
-        let next = halts.as_ref().map(|halts| halts.draw(0, (halts.every / 4).max(1), &mut rng));
-        let state = State { halts, rng, recorder, line, turn: 0, next, halted_in: 0 };
-        Self(Arc::new(Mutex::new(state)))
+        let mut streams = Vec::new();
+        if let Some(halts) = &halts {
+            let stream = |(place, every): &(Place, u32)| Stream::new(halts, *place, *every, seed);
+            streams.extend(halts.places.iter().map(stream));
+        }
+        Self(Arc::new(Mutex::new(State { streams, recorder, line, halted: false })))
     }
 
     /// The worker is ready to begin.
@@ -133,31 +164,26 @@ impl Halter {
 
     /// A turn begins.
     pub fn turn(&self) {
-        self.0.lock().turn += 1;
+        self.0.lock().halted = false;
     }
 
     /// Whether it halted in this turn.
     pub fn halted(&self) -> bool {
-        let state = self.0.lock();
-        state.halted_in == state.turn
+        self.0.lock().halted
     }
 
     /// Halts here if this is the place.
     pub fn reach(&self, place: Place) {
         let mut state = self.0.lock();
-        let due = state.next.filter(|next| next.place == place && next.turn <= state.turn);
-        let Some(next) = due else { return };
-        let turn = state.turn;
-        let halt = Halt { turn, ..next };
-        state.halted_in = turn;
+        let stream = state.streams.iter_mut().find(|stream| stream.next.place == place);
+        let Some(halt) = stream.and_then(Stream::pass) else { return };
+        state.halted = true;
         // From here on, whatever is late is not the library's fault.
-        state.recorder.note("", What::Halted { place, turn });
+        state.recorder.note("", What::Halted { place, nth: halt.nth });
         (state.line.tell)(Said::Halts(halt));
         // Also when the driver is gone.
         let _ = state.line.go.recv();
         state.recorder.note("", What::Woke);
-        let State { halts, rng, .. } = &mut *state;
-        state.next = halts.as_ref().map(|halts| halts.draw(turn, halts.every * 2, rng));
     }
 }
 
@@ -173,15 +199,6 @@ impl fmt::Debug for Line {
     }
 }
 
-impl Halts {
-    /// At most `within` turns after `turn`.
-    fn draw(&self, turn: u64, within: u32, rng: &mut Rng) -> Halt {
-        let place = *rng.choice(&self.places).expect("some place");
-        let lasts = self.shortest + (self.longest - self.shortest).mul_f64(rng.f64());
-        Halt { place, turn: turn + u64::from(rng.u32(1..=within)), lasts }
-    }
-}
-
 /// What a worker process says to its driver.
 pub fn read(line: &str) -> Result<Said> {
     Ok(serde_json::from_str(line)?)
@@ -193,17 +210,8 @@ mod tests {
 
     use super::*;
 
-    fn halts() -> Halts {
-        Halts {
-            every: 10,
-            shortest: Duration::from_millis(1),
-            longest: Duration::from_millis(9),
-            places: vec![Place::Write, Place::Asking],
-        }
-    }
-
-    /// All halts of two hundred turns.
-    fn played(seed: u64) -> Vec<Said> {
+    /// All halts of a while in which it comes to `Write` this often for each `Asking`.
+    fn played(seed: u64, writes: usize) -> Vec<Halt> {
         let folder = tempfile::tempdir().unwrap();
         let recorder = Recorder::create(folder.path(), "0").unwrap();
         let (told, telling) = mpsc::channel();
@@ -213,21 +221,39 @@ mod tests {
             told.send(said).unwrap();
             go.send(()).unwrap();
         };
+        let halts = Halts {
+            shortest: Duration::from_millis(1),
+            longest: Duration::from_millis(9),
+            places: vec![(Place::Write, 10), (Place::Asking, 20)],
+        };
         let line = Line { tell: Box::new(tell), go: going };
-        let halter = Halter::new(Some(halts()), seed, recorder, line);
-        for _ in 0..200 {
+        let halter = Halter::new(Some(halts), seed, recorder, line);
+        for _ in 0..400 {
             halter.turn();
             halter.reach(Place::Asking);
-            halter.reach(Place::Write);
+            (0..writes).for_each(|_| halter.reach(Place::Write));
         }
         drop(halter);
-        telling.iter().collect()
+        let halt = |said| match said {
+            Said::Halts(halt) => Some(halt),
+            Said::Ready => None,
+        };
+        telling.iter().filter_map(halt).collect()
     }
 
     #[test]
-    fn a_seed_stops_at_the_same_steps_of_the_same_turns_again() {
-        assert_eq!(played(7), played(7));
-        assert_ne!(played(7), played(8));
-        assert!(played(7).len() > 10);
+    fn a_seed_stops_at_the_same_steps_again() {
+        assert_eq!(played(7, 1), played(7, 1));
+        assert_ne!(played(7, 1), played(8, 1));
+        assert!(played(7, 1).len() > 30);
+    }
+
+    #[test]
+    fn what_happens_elsewhere_does_not_change_where_it_stops() {
+        let asking = |mut halts: Vec<Halt>| {
+            halts.retain(|halt| halt.place == Place::Asking);
+            halts
+        };
+        assert_eq!(asking(played(7, 0)), asking(played(7, 3)));
     }
 }

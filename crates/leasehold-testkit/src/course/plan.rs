@@ -72,14 +72,15 @@ impl Plan {
 fn halts(fault: Fault, ttl: Duration) -> Option<Halts> {
     use Place::{Answered, Asking, Believed, Called, Queued, Write};
     let (shortest, places) = match fault {
-        Fault::Pause | Fault::Freeze => (ttl * 2, vec![Write]),
-        // Some must hit between reading and writing for the control to show anything.
+        Fault::Pause | Fault::Freeze => (ttl * 2, vec![(Write, 25)]),
+        // Half of them between reading and writing, for the control to show anything.
         Fault::Queue => {
-            (ttl / 60, vec![Write, Write, Write, Asking, Answered, Queued, Called, Believed])
+            let steps = [Asking, Answered, Queued, Called, Believed].map(|step| (step, 100));
+            (ttl / 2, [(Write, 20)].into_iter().chain(steps).collect())
         }
         _ => return None,
     };
-    Some(Halts { every: 30, shortest, longest: ttl * 5, places })
+    Some(Halts { shortest, longest: ttl * 5, places })
 }
 
 fn rhythm(fault: Fault, ttl: Duration) -> Option<Rhythm> {

@@ -110,7 +110,7 @@ pub enum What {
     /// It stops by itself here, and its driver stops it for longer.
     Halted {
         place: Place,
-        turn: u64,
+        nth: u64,
     },
     /// It goes on after a halt.
     Woke,

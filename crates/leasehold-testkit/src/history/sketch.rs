@@ -60,7 +60,7 @@ impl Sketch {
     }
 
     pub(super) fn halt(self, who: &str, from: u64, until: u64) -> Self {
-        let halted = What::Halted { place: Place::Write, turn: 1 };
+        let halted = What::Halted { place: Place::Write, nth: 1 };
         self.with(who, "", from, halted).with(who, "", until, What::Woke)
     }
 
