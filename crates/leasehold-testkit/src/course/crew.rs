@@ -22,8 +22,8 @@ use crate::history::recorder::Recorder;
 /// The hidden mode of the driver in which it is a worker.
 pub const WORKER: &str = "--worker";
 
-/// How long workers may take to finish what they are at.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long workers may take to finish what they are at: a thousand in line all have their turn.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// One worker.
 #[derive(Debug)]
@@ -75,7 +75,8 @@ impl Member {
         let stopping = stop.clone();
         let handle = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let watch = stall::watch(recorder.clone(), stopping.clone());
+            let over = Arc::new(AtomicBool::new(false));
+            let watch = stall::watch(recorder.clone(), over.clone());
             let ended = runtime.block_on(async {
                 // Blocks the whole thread, with all its timers, wherever its tasks stand.
                 tokio::spawn(async move {
@@ -85,6 +86,7 @@ impl Member {
                 });
                 work(orders, recorder, stopping, line).await
             });
+            over.store(true, Ordering::Relaxed);
             watch.join().expect("it does not panic");
             ended
         });
@@ -179,10 +181,12 @@ pub fn be_worker(id: &str, orders: &str) -> Result<()> {
         // Also closed when the driver dies: no worker is left behind.
         told.store(true, Ordering::Relaxed);
     });
-    let watch = stall::watch(recorder.clone(), stop.clone());
+    // To the very end: what is under way when the worker is told to stop is judged, too.
+    let over = Arc::new(AtomicBool::new(false));
+    let watch = stall::watch(recorder.clone(), over.clone());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(work(orders, recorder, stop.clone(), Line::over_stdout(going)));
-    stop.store(true, Ordering::Relaxed);
+    let ended = runtime.block_on(work(orders, recorder, stop, Line::over_stdout(going)));
+    over.store(true, Ordering::Relaxed);
     watch.join().expect("it does not panic");
     ended
 }

@@ -51,8 +51,8 @@ impl Plan {
             workers,
             clients: if waiters { 1_000 } else { 1 },
             locks: if waiters { 1 } else { 4 },
-            // A thousand in line must not lapse while this one process is busy.
-            ttl: if waiters { ttl.max(Duration::from_secs(5)) } else { ttl },
+            // A thousand in line must not lapse while this one process is busy with them.
+            ttl: if waiters { ttl.max(Duration::from_secs(30)) } else { ttl },
             gap: if waiters { Duration::ZERO } else { Duration::from_millis(2) },
             // One that is cut off is only late if it holds on for long.
             long: if fault == Fault::Partition { 60 } else { 3 },
@@ -73,10 +73,10 @@ fn halts(fault: Fault, ttl: Duration) -> Option<Halts> {
     use Place::{Answered, Asking, Believed, Called, Queued, Write};
     let (shortest, places) = match fault {
         Fault::Pause | Fault::Freeze => (ttl * 2, vec![(Write, 25)]),
-        // Half of them between reading and writing, for the control to show anything.
+        // More than half of them between reading and writing, for the control to show anything.
         Fault::Queue => {
-            let steps = [Asking, Answered, Queued, Called, Believed].map(|step| (step, 100));
-            (ttl / 2, [(Write, 20)].into_iter().chain(steps).collect())
+            let steps = [Asking, Answered, Queued, Called, Believed].map(|step| (step, 80));
+            (ttl, [(Write, 8)].into_iter().chain(steps).collect())
         }
         _ => return None,
     };

@@ -12,18 +12,18 @@ use crate::history::event::What;
 use crate::history::recorder::Recorder;
 
 const TICK: Duration = Duration::from_millis(10);
-/// Later than this is worth a line.
-const LATE: Duration = Duration::from_millis(30);
+/// Later than this is worth a line: a starved thread gets its waits in many small pieces.
+const LATE: Duration = Duration::from_millis(10);
 
 /// Watches, on a thread of its own, the thread that calls this: a runtime that is blocked by the
 /// library is the library's fault and not noticed; one that waits for a processor is.
-pub(super) fn watch(recorder: Recorder, stop: Arc<AtomicBool>) -> thread::JoinHandle<()> {
+pub(super) fn watch(recorder: Recorder, over: Arc<AtomicBool>) -> thread::JoinHandle<()> {
     // Of the thread that opens it, whoever reads it. Where the kernel does not count, only
     // the stalls of the watch itself are noticed.
     let schedule = File::open("/proc/thread-self/schedstat").ok();
     thread::spawn(move || {
         let (mut last, mut waited) = (recorder.now(), waited(schedule.as_ref()));
-        while !stop.load(Ordering::Relaxed) {
+        while !over.load(Ordering::Relaxed) {
             thread::sleep(TICK);
             let (now, waits) = (recorder.now(), self::waited(schedule.as_ref()));
             let starved = waits.saturating_sub(waited);
