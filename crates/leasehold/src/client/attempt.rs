@@ -11,7 +11,7 @@ use crate::backend::{Claim, Grant, Renewal, Turn, Verdict};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Operation, Outcome, Result};
 use crate::event::{EventKind, Refusal, Subject};
-use crate::failpoint::Point;
+use crate::failpoint::{Point, Step};
 use crate::holder::HeldBy;
 use crate::lease::{Lease, Tenure, deadline};
 use crate::loss::LossReason;
@@ -115,7 +115,9 @@ impl<'a> Attempt<'a> {
         };
         let mut late = 0;
         loop {
-            let grant = match self.ask().await? {
+            let verdict = self.ask().await?;
+            self.client.context.failpoints.reach(Step::Answered);
+            let grant = match verdict {
                 Verdict::Granted(grant) => grant,
                 Verdict::Held(by) => {
                     self.trace = Trace::None;
@@ -127,6 +129,7 @@ impl<'a> Attempt<'a> {
                 },
             };
             if let Some((grant, now)) = self.whole(grant).await? {
+                self.client.context.failpoints.reach(Step::Believed);
                 return Ok(Taken::Lease(grant, now));
             }
             // Traps: acquire returned a lock that had already expired
@@ -148,6 +151,7 @@ impl<'a> Attempt<'a> {
         loop {
             let again = self.trace == Trace::Place;
             self.trace = Trace::Unknown;
+            self.client.context.failpoints.reach(Step::Asking);
             let error = match self.client.claims.send(self.claim.clone()).await {
                 Ok(verdict) => return Ok(verdict),
                 Err(error) => error,
@@ -216,12 +220,14 @@ impl<'a> Attempt<'a> {
         }
         self.waits_for = Some(by);
         let context = &self.client.context;
+        context.failpoints.reach(Step::Queued);
         let waiting = context.backend.clone().wait(self.claim.clone());
         // An answer may be lost here as anywhere: asking again keeps the place in line.
         let turn = tokio::select! {
             turn = waiting => turn,
             () = context.clock.sleep(LONGEST_WAIT) => Ok(Turn::TryAgain),
         };
+        context.failpoints.reach(Step::Called);
         match turn {
             Ok(Turn::Granted(grant)) => {
                 self.trace = Trace::Unknown;
