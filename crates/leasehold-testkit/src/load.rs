@@ -4,6 +4,7 @@
 //! Time is turned by hand and stands still, so what is counted is what hand-overs cost, not
 //! how slow the machine is.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::Operation;
@@ -36,7 +37,7 @@ pub struct Load {
 }
 
 /// Puts this many clients in line for one lock and lets all of them have it once.
-pub async fn of_a_line(store: Box<dyn StoreUnderTest>, waiters: usize) -> Load {
+pub async fn of_a_line(store: Arc<dyn StoreUnderTest>, waiters: usize) -> Load {
     let world = World::new(store, None);
     let name = world.name();
     let first = world.client().await;
