@@ -1,0 +1,11 @@
+//! Every case of the contract, on each deployment.
+
+use std::sync::Arc;
+
+use leasehold_testkit::conformance::run_all;
+use leasehold_testkit::stores::redis::Redis;
+
+#[test]
+fn single_without_persistence() {
+    run_all(Arc::new(Redis::single(&[])));
+}

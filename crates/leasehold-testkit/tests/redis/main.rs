@@ -1,0 +1,3 @@
+//! Redis and Valkey, on real servers.
+
+mod conformance;
