@@ -7,7 +7,7 @@ use std::time::Duration;
 
 pub use postgres::Postgres;
 pub use process::Process;
-pub use redis::Redis;
+pub use redis::{Redis, RedisCluster, RedisSentinel};
 
 pub mod postgres;
 pub mod process;

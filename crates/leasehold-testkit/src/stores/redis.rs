@@ -30,6 +30,30 @@ impl Redis<servers::Redis> {
     }
 }
 
+impl Redis<servers::RedisSentinel> {
+    /// A master and its replica, found through sentinels.
+    ///
+    /// # Panics
+    ///
+    /// When one of them does not start.
+    pub fn sentinel() -> Self {
+        let servers = servers::RedisSentinel::start(&[]).expect("sentinels start");
+        Self::on(servers.url(), servers)
+    }
+}
+
+impl Redis<servers::RedisCluster> {
+    /// A cluster.
+    ///
+    /// # Panics
+    ///
+    /// When a node does not start.
+    pub fn cluster() -> Self {
+        let servers = servers::RedisCluster::start(&[]).expect("a cluster starts");
+        Self::on(servers.url(), servers)
+    }
+}
+
 impl<S> Redis<S> {
     /// The store behind this URL, which these servers keep.
     pub fn on(url: String, servers: S) -> Self {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use redis::io::tcp::TcpSettings;
 use redis::{
     Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
-    RedisConnectionInfo, TlsCertificates,
+    RedisConnectionInfo, RedisResult, TlsCertificates,
 };
 
 use super::error::not_connected;
@@ -19,10 +19,10 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// What every connection of a store needs.
 pub(super) struct Connector {
-    settings: Settings,
+    pub(super) settings: Settings,
     certificates: Option<TlsCertificates>,
-    clock: Clock,
-    waiters: Arc<Waiters>,
+    pub(super) clock: Clock,
+    pub(super) waiters: Arc<Waiters>,
 }
 
 impl Connector {
@@ -50,15 +50,21 @@ impl Connector {
     /// A server of the store.
     pub(super) fn server(&self, host: &Host, role: Role) -> Result<Arc<Server>> {
         let redis = signed_in(&self.settings.credentials).set_db(self.settings.database);
-        self.build(host, redis, role)
+        let client = self.client(host, redis.set_protocol(ProtocolVersion::RESP3));
+        self.build(host, client, role)
     }
 
-    /// A sentinel.
-    pub(super) fn sentinel(&self, host: &Host, role: Role) -> Result<Arc<Server>> {
-        self.build(host, signed_in(&self.settings.sentinel_credentials), role)
+    /// A sentinel, to ask it.
+    pub(super) fn sentinel(&self, host: &Host) -> Result<Arc<Server>> {
+        self.build(host, self.sentinel_client(host), Role::Sentinel)
     }
 
-    fn build(&self, host: &Host, redis: RedisConnectionInfo, role: Role) -> Result<Arc<Server>> {
+    /// A sentinel, to listen to it.
+    pub(super) fn sentinel_client(&self, host: &Host) -> RedisResult<Client> {
+        self.client(host, signed_in(&self.settings.sentinel_credentials))
+    }
+
+    fn client(&self, host: &Host, redis: RedisConnectionInfo) -> RedisResult<Client> {
         let address = match self.certificates {
             None => ConnectionAddr::Tcp(host.name.clone(), host.port),
             Some(_) => ConnectionAddr::TcpTls {
@@ -68,16 +74,18 @@ impl Connector {
                 tls_params: None,
             },
         };
-        let failed = |error| not_connected(&host.to_string(), error);
-        let info = address.into_connection_info().map_err(failed)?;
+        let info = address.into_connection_info()?;
         let info = info
             .set_tcp_settings(TcpSettings::default().set_nodelay(true))
-            .set_redis_settings(redis.set_protocol(ProtocolVersion::RESP3));
-        let client = match &self.certificates {
+            .set_redis_settings(redis);
+        match &self.certificates {
             None => Client::open(info),
             Some(certificates) => Client::build_with_tls(info, certificates.clone()),
-        };
-        let client = client.map_err(failed)?;
+        }
+    }
+
+    fn build(&self, host: &Host, client: RedisResult<Client>, role: Role) -> Result<Arc<Server>> {
+        let client = client.map_err(|error| not_connected(&host.to_string(), error))?;
         let timeout = self.settings.timeout;
         let (clock, waiters) = (self.clock.clone(), self.waiters.clone());
         Ok(Server::new(host.clone(), client, timeout, clock, waiters, role))

@@ -1,6 +1,6 @@
 //! What Redis says, in the words of this library: above all, whether it did it anyway.
 
-use redis::{ErrorKind as Cause, RedisError, ServerErrorKind};
+use redis::{ErrorKind as Cause, RedisError};
 
 use crate::error::{Error, ErrorKind};
 
@@ -98,8 +98,8 @@ fn refused(error: RedisError) -> Error {
 /// Why there is no connection: nothing was sent.
 pub(super) fn not_connected(address: &str, error: RedisError) -> Error {
     let kind = match error.kind() {
+        _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM")) => ErrorKind::Unusable,
         Cause::AuthenticationFailed
-        | Cause::Server(ServerErrorKind::NoPerm)
         | Cause::InvalidClientConfig => ErrorKind::Unusable,
         Cause::RESP3NotSupported => {
             let message = format!("{address} is older than Redis 6, which is the least that works");

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use redis::Value;
 
+use super::cluster::Cluster;
 use super::connector::Connector;
 use super::info::Info;
 use super::script::Call;
+use super::sentinel::Sentinel;
 use super::server::{Role, Server};
 use super::url::{Deployment, Settings};
 use crate::backend::Finding;
@@ -17,6 +19,10 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) enum Route {
     /// One server has everything; its messages come on this channel.
     One { server: Arc<Server>, replicas: Arc<Server>, channel: String },
+    /// So does the one that sentinels name.
+    Sentinel(Sentinel),
+    /// Every slot has a server of its own.
+    Cluster(Cluster),
 }
 
 impl Route {
@@ -34,7 +40,13 @@ impl Route {
                 let replicas = connector.server(host, Role::Requests)?;
                 Ok(Self::One { server, replicas, channel })
             }
-            _ => Err(Error::invalid("not yet")),
+            Deployment::Sentinel { master } => {
+                let sentinel = Sentinel::new(connector, &settings.hosts, master, channel)?;
+                Ok(Self::Sentinel(sentinel))
+            }
+            Deployment::Cluster => {
+                Ok(Self::Cluster(Cluster::open(connector, &settings.hosts, channel).await?))
+            }
         }
     }
 
@@ -42,7 +54,11 @@ impl Route {
     pub(super) fn check(&self, server: &Server, info: &Info) -> Result<()> {
         let refuse = |message| Err(Error::new(ErrorKind::Refused, message));
         match self {
-            Self::One { .. } if info.is_cluster() => refuse(format!(
+            Self::Cluster(_) if !info.is_cluster() => refuse(format!(
+                "{} belongs to no cluster: write redis:// in place of redis+cluster://",
+                server.host
+            )),
+            Self::One { .. } | Self::Sentinel(_) if info.is_cluster() => refuse(format!(
                 "{} belongs to a cluster: write redis+cluster:// in place of redis://",
                 server.host
             )),
@@ -50,7 +66,7 @@ impl Route {
                 "{} is a replica: connect to its master, or through redis+sentinel://",
                 server.host
             )),
-            Self::One { .. } => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -58,48 +74,56 @@ impl Route {
     pub(super) async fn examine(&self) -> Result<Vec<Finding>> {
         match self {
             Self::One { .. } => Ok(Vec::new()),
+            Self::Sentinel(sentinel) => sentinel.examine().await,
+            Self::Cluster(cluster) => Ok(cluster.examine()),
         }
     }
 
     /// A connection to the server of this slot that may be kept waiting.
-    pub(super) async fn waits_for_replicas(&self, _slot: u16) -> Result<Arc<Server>> {
+    pub(super) async fn waits_for_replicas(&self, slot: u16) -> Result<Arc<Server>> {
         match self {
             Self::One { replicas, .. } => Ok(replicas.clone()),
+            Self::Sentinel(sentinel) => sentinel.replicas().await,
+            Self::Cluster(cluster) => cluster.replicas(slot).await,
         }
     }
 
     /// Whether only the keys of one slot may travel together.
     pub(super) fn slots_matter(&self) -> bool {
-        match self {
-            Self::One { .. } => false,
-        }
+        matches!(self, Self::Cluster(_))
     }
 
     /// Calls a script where its keys are.
     pub(super) async fn call(&self, call: &Call) -> Result<Value> {
         match self {
             Self::One { server, .. } => Ok(server.call(call).await?),
+            Self::Sentinel(sentinel) => sentinel.call(call).await,
+            Self::Cluster(cluster) => cluster.call(call).await,
         }
     }
 
     /// The channel on which grants of locks in this slot are told, as scripts want it.
-    pub(super) fn channel(&self, _slot: u16) -> String {
+    pub(super) fn channel(&self, slot: u16) -> String {
         match self {
             Self::One { channel, .. } => format!("P:{channel}"),
+            Self::Sentinel(sentinel) => format!("P:{}", sentinel.channel()),
+            Self::Cluster(cluster) => cluster.channel(slot),
         }
     }
 
     /// Whether messages about locks in this slot are heard already.
-    pub(super) fn listens(&self, _slot: u16) -> bool {
+    pub(super) fn listens(&self, slot: u16) -> bool {
         match self {
-            Self::One { .. } => true,
+            Self::One { .. } | Self::Sentinel(_) => true,
+            Self::Cluster(cluster) => cluster.listens(slot),
         }
     }
 
     /// From now on they are heard.
-    pub(super) async fn listen(&self, _slot: u16) -> Result<()> {
+    pub(super) async fn listen(&self, slot: u16) -> Result<()> {
         match self {
-            Self::One { .. } => Ok(()),
+            Self::One { .. } | Self::Sentinel(_) => Ok(()),
+            Self::Cluster(cluster) => cluster.listen(slot).await,
         }
     }
 
@@ -107,6 +131,8 @@ impl Route {
     pub(super) async fn masters(&self) -> Result<Vec<Arc<Server>>> {
         match self {
             Self::One { server, .. } => Ok(vec![server.clone()]),
+            Self::Sentinel(sentinel) => Ok(vec![sentinel.master().await?]),
+            Self::Cluster(cluster) => cluster.masters().await,
         }
     }
 }

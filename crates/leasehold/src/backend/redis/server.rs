@@ -46,8 +46,10 @@ pub(super) enum Role {
     Everything { channel: String },
     /// The same, but only if it says itself that it is a master.
     Master { channel: String },
-    /// Requests only.
+    /// Requests, and messages that are subscribed to later.
     Requests,
+    /// Questions about masters, in the protocol that all sentinels speak.
+    Sentinel,
 }
 
 #[derive(Default)]
@@ -71,8 +73,19 @@ struct Health {
 }
 
 impl Live {
-    fn ended(&self) -> bool {
+    pub(super) fn ended(&self) -> bool {
         self.health.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether this is the same connection.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.health, &other.health)
+    }
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live").field("ended", &self.ended()).finish_non_exhaustive()
     }
 }
 
@@ -99,6 +112,18 @@ impl Server {
             }
             answer => answer,
         }
+    }
+
+    /// The same at a node that is just getting the slot.
+    pub(super) async fn call_asking(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
+        let mut commands = redis::pipe();
+        commands.cmd("ASKING").ignore().add_command(call.command.clone());
+        let mut answer = self.ask_all(&commands).await;
+        if answer.as_ref().is_err_and(|failure| failure.code() == Some("NOSCRIPT")) {
+            self.load(call).await?;
+            answer = self.ask_all(&commands).await;
+        }
+        answer.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
     }
 
     pub(super) async fn load(self: &Arc<Self>, call: &Call) -> Result<(), Failure> {
@@ -143,7 +168,7 @@ impl Server {
     }
 
     /// Forgets this connection: the next request makes another.
-    fn give_up(&self, live: &Live) {
+    pub(super) fn give_up(&self, live: &Live) {
         live.health.ended.store(true, Ordering::Release);
         let mut state = self.state.lock();
         if state.live.as_ref().is_some_and(Live::ended) {
@@ -211,7 +236,9 @@ impl Server {
                         waiters.heard(message);
                     }
                 }
-                PushKind::Disconnection => {
+                // Nobody here unsubscribes: a slot has moved, and the driver takes this for the
+                // answer to a request. What comes after it cannot be trusted.
+                PushKind::Disconnection | PushKind::Unsubscribe | PushKind::SUnsubscribe => {
                     ended.ended.store(true, Ordering::Release);
                     waiters.disconnected();
                 }
@@ -223,8 +250,11 @@ impl Server {
             .set_connection_timeout(Some(self.timeout))
             // The core times every request itself.
             .set_response_timeout(None)
-            .set_pipeline_buffer_size(PIPELINE)
-            .set_push_sender(heard);
+            .set_pipeline_buffer_size(PIPELINE);
+        let config = match self.role {
+            Role::Sentinel => config,
+            _ => config.set_push_sender(heard),
+        };
         let address = self.host.to_string();
         let failed = |error| not_connected(&address, error);
         let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
