@@ -165,11 +165,6 @@ impl World {
         self.client_with_timeout(Duration::from_millis(300)).await
     }
 
-    /// A client that waits for an answer for longer than a lease lasts.
-    pub async fn patient_client(&self) -> Client {
-        self.client_with_timeout(self.ttl() * 4).await
-    }
-
     async fn client_with_timeout(&self, timeout: Duration) -> Client {
         let link = Link::new(self.store.open(self.clock()).await);
         self.links.lock().push(Arc::downgrade(&link));
