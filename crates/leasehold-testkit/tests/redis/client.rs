@@ -45,3 +45,17 @@ pub(crate) async fn until_waiters(locks: &Locks, name: &str, count: usize) {
     let waits = async || locks.inspect(name).await.is_ok_and(|info| info.waiters == count);
     eventually("the right number of waiters", waits).await;
 }
+
+/// How long a fail-over may take on a busy machine, with all that follows.
+pub(crate) const FAIL_OVER: Duration = Duration::from_secs(60);
+
+/// Waits until `done` says so, for as long as a fail-over may take.
+pub(crate) async fn after_fail_over(what: &str, done: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !done().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let waited = tokio::time::timeout(FAIL_OVER, waiting).await;
+    assert!(waited.is_ok(), "{what}: not within {FAIL_OVER:?}");
+}

@@ -25,7 +25,7 @@ async fn everything_expires() {
         }
         lease.release().await.unwrap();
         granted(waiting).await.release().await.unwrap();
-        locks.lock(name).acquire().await.unwrap();
+        let _held = locks.lock(name).acquire().await.unwrap();
         locks.force_release(name, "test").await.unwrap();
     }
     let day = 24 * 60 * 60 * 1000;

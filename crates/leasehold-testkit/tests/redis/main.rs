@@ -3,7 +3,9 @@
 mod client;
 mod conformance;
 mod doctor;
+mod failover;
 mod foreign;
+mod foreign_clients;
 mod forgetting;
 mod keys;
 mod network;

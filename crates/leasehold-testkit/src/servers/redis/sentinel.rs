@@ -11,7 +11,7 @@ use super::Redis;
 use crate::servers::{ATTEMPTS, PATIENCE, Process, free_port};
 
 /// What the master is called.
-pub const MASTER: &str = "main";
+const MASTER: &str = "main";
 /// How many sentinels there are; two must agree.
 const SENTINELS: usize = 3;
 

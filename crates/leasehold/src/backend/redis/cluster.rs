@@ -3,10 +3,12 @@
 //! The driver's own cluster client sends writes again by itself; here a request goes to
 //! another node only when the first one certainly did not do it.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::select_ok;
 use parking_lot::Mutex;
 use redis::Value;
 
@@ -171,34 +173,28 @@ impl Cluster {
         if refreshed.is_some_and(|at| at.until(now) < REFRESH) {
             return Ok(());
         }
-        let mut hosts = self.slots.lock().hosts();
-        hosts.extend(self.seeds.iter().cloned());
-        let mut why = None;
-        let mut asked = Vec::new();
+        let hosts: HashSet<_> =
+            self.slots.lock().hosts().into_iter().chain(self.seeds.iter().cloned()).collect();
+        let mut asking = Vec::new();
         for host in hosts {
-            if asked.contains(&host) {
-                continue;
-            }
             let server = self.node(&host)?.server.clone();
-            asked.push(host);
-            let mut ask = redis::cmd("CLUSTER");
-            match server.ask_in_time(ask.arg("SLOTS")).await {
-                Ok(answer) => {
-                    let ranges = read_slots(&answer, &server.host)?;
-                    let mut nodes = Vec::with_capacity(ranges.len());
-                    for (range, host) in ranges {
-                        nodes.push((range, self.node(&host)?));
-                    }
-                    *refreshed = Some(self.connector.clock.now());
-                    if self.slots.lock().replace(nodes) {
-                        self.connector.waiters.reconnected();
-                    }
-                    return Ok(());
-                }
-                Err(failure) => why = Some(Error::from(failure)),
-            }
+            asking.push(Box::pin(async move {
+                let mut ask = redis::cmd("CLUSTER");
+                let answer = server.ask_in_time(ask.arg("SLOTS")).await.map_err(Error::from)?;
+                read_slots(&answer, &server.host)
+            }));
         }
-        Err(why.unwrap_or_else(|| Error::invalid("no node is named")))
+        // All at once: those that are away must not be waited for.
+        let (ranges, _) = select_ok(asking).await?;
+        let mut nodes = Vec::with_capacity(ranges.len());
+        for (range, host) in ranges {
+            nodes.push((range, self.node(&host)?));
+        }
+        *refreshed = Some(self.connector.clock.now());
+        if self.slots.lock().replace(nodes) {
+            self.connector.waiters.reconnected();
+        }
+        Ok(())
     }
 
     /// As scripts want it: `S:` stays within the shard of the slot.
