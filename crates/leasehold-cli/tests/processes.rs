@@ -42,7 +42,8 @@ fn no_increment_is_lost() {
 #[test]
 fn redis_passes_what_needs_no_eyes() {
     let server = leasehold_testkit::servers::Redis::start(&[]).expect("a Redis server starts");
-    for case in [processes::a_stopped_holder_is_replaced_and_told, processes::no_increment_is_lost] {
+    for case in [processes::a_stopped_holder_is_replaced_and_told, processes::no_increment_is_lost]
+    {
         case(&Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| server.url()));
     }
 }

@@ -38,8 +38,8 @@ impl RedisCluster {
             until("the cluster is whole", || {
                 let state = node.cli(&["cluster", "info"])?;
                 let links = node.cli(&["info", "replication"])?;
-                let linked = links.contains("master_link_status:up")
-                    || links.contains("connected_slaves:1");
+                let linked =
+                    links.contains("master_link_status:up") || links.contains("connected_slaves:1");
                 Ok(state.contains("cluster_state:ok") && linked)
             })?;
         }
@@ -94,7 +94,8 @@ impl RedisCluster {
         let from = self.master_of(key)?;
         let id = |node: &Redis| node.cli(&["cluster", "myid"]);
         let to = self.nodes.iter().find(|node| {
-            let is_master = node.cli(&["info", "replication"]).is_ok_and(|said| said.contains("role:master"));
+            let is_master =
+                node.cli(&["info", "replication"]).is_ok_and(|said| said.contains("role:master"));
             is_master && node.port() != from.port()
         });
         let to = to.context("another master")?;

@@ -52,7 +52,8 @@ impl RedisSentinel {
             until("the sentinels know each other", || {
                 let said = sentinel.cli(&["sentinel", "master", MASTER])?;
                 let lines: Vec<_> = said.lines().collect();
-                let told = |name: &str, value: &str| lines.windows(2).any(|two| two == [name, value]);
+                let told =
+                    |name: &str, value: &str| lines.windows(2).any(|two| two == [name, value]);
                 Ok(told("num-other-sentinels", "2") && told("num-slaves", "1"))
             })?;
         }
@@ -107,7 +108,8 @@ impl Guard {
             fs::write(&file, settings)?;
             let mut command = Command::new("redis-server");
             command.arg(&file).arg("--sentinel");
-            let ready = || cli(port, &["sentinel", "master", MASTER]).is_ok_and(|said| !said.is_empty());
+            let ready =
+                || cli(port, &["sentinel", "master", MASTER]).is_ok_and(|said| !said.is_empty());
             match Process::start(command, &folder.path().join("log"), ready) {
                 Ok(process) => return Ok(Self { port, process, _folder: folder }),
                 Err(error) => last = Some(error),

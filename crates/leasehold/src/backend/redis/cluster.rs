@@ -140,7 +140,8 @@ impl Cluster {
         }
         self.refresh().await?;
         self.slots.lock().node_of(slot).ok_or_else(|| {
-            let message = "no node of the cluster has this lock's slot; see redis-cli --cluster check";
+            let message =
+                "no node of the cluster has this lock's slot; see redis-cli --cluster check";
             Error::new(ErrorKind::Unavailable, message)
         })
     }

@@ -80,8 +80,7 @@ impl Sentinel {
             Err(failure) => failure,
         };
         self.shared.forget(&master);
-        let not_done =
-            matches!(failure, Failure::NotSent(_)) || failure.code() == Some("READONLY");
+        let not_done = matches!(failure, Failure::NotSent(_)) || failure.code() == Some("READONLY");
         if !not_done {
             return Err(failure.into());
         }
@@ -168,7 +167,8 @@ impl Shared {
         let mut ask = redis::cmd("SENTINEL");
         ask.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
         let unknown = || {
-            let message = format!("the sentinel at {} knows no master {:?}", sentinel.host, self.name);
+            let message =
+                format!("the sentinel at {} knows no master {:?}", sentinel.host, self.name);
             Error::new(ErrorKind::Unusable, message)
         };
         match sentinel.ask_in_time(&ask).await? {

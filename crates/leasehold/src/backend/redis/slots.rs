@@ -72,11 +72,12 @@ impl Slots {
                 }
             }
         }
-        let changed = self.owners.iter().zip(&owners).any(|(before, after)| match (before, after) {
-            (Some(before), Some(after)) => !Arc::ptr_eq(before, after),
-            (Some(_), None) => true,
-            (None, _) => false,
-        });
+        let changed =
+            self.owners.iter().zip(&owners).any(|(before, after)| match (before, after) {
+                (Some(before), Some(after)) => !Arc::ptr_eq(before, after),
+                (Some(_), None) => true,
+                (None, _) => false,
+            });
         self.owners = owners;
         let masters = self.masters();
         self.nodes.retain(|_, node| masters.iter().any(|master| Arc::ptr_eq(master, node)));
@@ -86,10 +87,7 @@ impl Slots {
 
 /// The masters in an answer to CLUSTER SLOTS. A node that does not know its own name is
 /// called as we called it.
-pub(super) fn read_slots(
-    answer: &Value,
-    asked: &Host,
-) -> Result<Vec<(RangeInclusive<u16>, Host)>> {
+pub(super) fn read_slots(answer: &Value, asked: &Host) -> Result<Vec<(RangeInclusive<u16>, Host)>> {
     let Value::Array(ranges) = answer else { return Err(unexpected()) };
     let read = |range: &Value| {
         let Value::Array(parts) = range else { return Err(unexpected()) };
