@@ -45,8 +45,8 @@ impl FakeTime {
         let file = self.file.display().to_string();
         let truly = || "1".to_owned();
         [
-            // With libc in front of other allocators: one that asks for the time while it is
-            // set up (jemalloc, in Redis) would call the library before that is.
+            // The C library's own allocator goes before others: jemalloc, which Redis uses, asks for
+            // the time while the faked clock is still being set up, and both wait for ever.
             ("LD_PRELOAD", format!("{}:libc.so.6", self.library)),
             ("FAKETIME_TIMESTAMP_FILE", file),
             ("FAKETIME_NO_CACHE", truly()),
