@@ -16,6 +16,7 @@ mod handover;
 mod holding;
 mod pairs;
 mod raw;
+mod redis;
 mod report;
 mod stats;
 mod usage;
@@ -57,6 +58,8 @@ enum Group {
     Handover,
     /// Bytes and CPU of leases that are held.
     Holding,
+    /// The same three on a Redis server.
+    Redis,
 }
 
 /// What this binary does when it was started by itself.
@@ -119,6 +122,9 @@ fn bench(bench: Bench) -> Result<ExitCode> {
     }
     if wants(Group::Holding) {
         missed += holding::run(&plan)?.print(format);
+    }
+    if wants(Group::Redis) {
+        missed += redis::run(&plan)?.iter().map(|table| table.print(format)).sum::<usize>();
     }
     report::verdict(format, missed);
     // A missed goal is a finding, not a failure: the machine may just be busy.

@@ -40,5 +40,5 @@ macro_rules! suite {
 suite!(
     Memory as memory,
     Sqlite as sqlite;
-    elsewhere:
+    elsewhere: Redis in "redis/main.rs"
 );

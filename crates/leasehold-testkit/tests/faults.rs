@@ -92,3 +92,23 @@ fn memory_survives_clients_paused_in_line() {
 fn memory_serves_a_thousand_waiters() {
     passes("memory", Fault::Waiters);
 }
+
+#[test]
+fn redis_survives_paused_holders() {
+    passes("redis", Fault::Pause);
+}
+
+#[test]
+fn redis_survives_partitions() {
+    passes("redis", Fault::Partition);
+}
+
+#[test]
+fn redis_survives_a_bad_network() {
+    passes("redis", Fault::Network);
+}
+
+#[test]
+fn redis_survives_the_loss_of_its_data() {
+    passes("redis", Fault::Amnesia);
+}

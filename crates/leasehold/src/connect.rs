@@ -32,6 +32,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `sqlite:/path/to/locks.db` | an embedded store at this path |
 /// | `memory:` | a store of its own in the memory of this process |
 /// | `memory:name` | the store of this name in the memory of this process |
+/// | `redis://host` | a Redis or Valkey server (feature `redis`); also `redis+sentinel://`, `redis+cluster://` |
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -180,6 +181,9 @@ pub enum StoreKind {
     /// The embedded store.
     #[cfg(feature = "sqlite")]
     Sqlite,
+    /// Redis and Valkey.
+    #[cfg(feature = "redis")]
+    Redis,
 }
 
 impl StoreKind {
@@ -188,6 +192,8 @@ impl StoreKind {
         StoreKind::Memory,
         #[cfg(feature = "sqlite")]
         StoreKind::Sqlite,
+        #[cfg(feature = "redis")]
+        StoreKind::Redis,
     ];
 
     /// How its URLs begin, without the colon: the usual way first.
@@ -196,6 +202,15 @@ impl StoreKind {
             Self::Memory => &["memory"],
             #[cfg(feature = "sqlite")]
             Self::Sqlite => &["sqlite"],
+            #[cfg(feature = "redis")]
+            Self::Redis => &[
+                "redis",
+                "rediss",
+                "redis+sentinel",
+                "rediss+sentinel",
+                "redis+cluster",
+                "rediss+cluster",
+            ],
         }
     }
 
@@ -235,6 +250,8 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
             };
             Ok(SqliteStore::open(&path, clock.clone())?)
         }
+        #[cfg(feature = "redis")]
+        StoreKind::Redis => Ok(crate::backend::redis::RedisStore::open(url, clock.clone()).await?),
     }
 }
 

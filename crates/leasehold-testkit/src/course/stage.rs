@@ -90,11 +90,12 @@ use super::plan::Plan;
 use super::schedule::Strike;
 
 mod memory;
+mod redis;
 pub mod servers;
 mod sqlite;
 
 /// All stores that are measured.
-pub const ALL: &[&dyn Store] = &[&memory::Memory, &sqlite::Sqlite];
+pub const ALL: &[&dyn Store] = &[&memory::Memory, &sqlite::Sqlite, &redis::Redis];
 
 /// The store of this name.
 pub fn named(name: &str) -> Option<&'static dyn Store> {
