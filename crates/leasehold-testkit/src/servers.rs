@@ -5,10 +5,12 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
+pub use etcd::Etcd;
 pub use postgres::Postgres;
 pub use process::Process;
 pub use redis::Redis;
 
+pub mod etcd;
 pub mod postgres;
 pub mod process;
 pub mod redis;

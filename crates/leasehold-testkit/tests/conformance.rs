@@ -41,4 +41,5 @@ suite!(
     Memory as memory,
     Sqlite as sqlite;
     elsewhere:
+        Etcd in "etcd/main.rs"
 );

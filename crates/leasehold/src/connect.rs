@@ -30,6 +30,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// |---|---|
 /// | `sqlite:` | the embedded store of this user, for the processes of this machine |
 /// | `sqlite:/path/to/locks.db` | an embedded store at this path |
+/// | `etcd://host:port,host:port/prefix` | an etcd cluster (feature `etcd`); `etcds:` with TLS |
 /// | `memory:` | a store of its own in the memory of this process |
 /// | `memory:name` | the store of this name in the memory of this process |
 ///
@@ -180,6 +181,9 @@ pub enum StoreKind {
     /// The embedded store.
     #[cfg(feature = "sqlite")]
     Sqlite,
+    /// etcd.
+    #[cfg(feature = "etcd")]
+    Etcd,
 }
 
 impl StoreKind {
@@ -188,6 +192,8 @@ impl StoreKind {
         StoreKind::Memory,
         #[cfg(feature = "sqlite")]
         StoreKind::Sqlite,
+        #[cfg(feature = "etcd")]
+        StoreKind::Etcd,
     ];
 
     /// How its URLs begin, without the colon: the usual way first.
@@ -196,12 +202,25 @@ impl StoreKind {
             Self::Memory => &["memory"],
             #[cfg(feature = "sqlite")]
             Self::Sqlite => &["sqlite"],
+            #[cfg(feature = "etcd")]
+            Self::Etcd => &["etcd", "etcds"],
         }
     }
 
     /// The kind behind this scheme.
     pub fn of_scheme(scheme: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.schemes().contains(&scheme))
+    }
+}
+
+/// What to do about a store that this build was made without.
+fn how_to_get(scheme: &str) -> &'static str {
+    match scheme {
+        "etcd" | "etcds" => {
+            " (build it with the cargo feature `etcd`, which needs protoc: Debian has it in \
+             protobuf-compiler)"
+        }
+        _ => "",
     }
 }
 
@@ -215,7 +234,8 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
         // The URL itself may carry a password: only the scheme is repeated.
         let known: Vec<_> = StoreKind::ALL.iter().map(|kind| kind.schemes()[0]).collect();
         let known = known.join(":, ");
-        let message = format!("this build knows no store {scheme:?}; it has {known}:");
+        let how = how_to_get(scheme);
+        let message = format!("this build knows no store {scheme:?}{how}; it has {known}:");
         Error::invalid(message).during(Operation::Connect, None)
     })?;
     match kind {
@@ -235,6 +255,8 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
             };
             Ok(SqliteStore::open(&path, clock.clone())?)
         }
+        #[cfg(feature = "etcd")]
+        StoreKind::Etcd => Ok(crate::backend::etcd::EtcdStore::open(url, clock.clone()).await?),
     }
 }
 
