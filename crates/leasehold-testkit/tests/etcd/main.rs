@@ -1,3 +1,4 @@
 //! The etcd store on real clusters.
 
 mod conformance;
+mod one;

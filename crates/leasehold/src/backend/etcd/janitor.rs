@@ -56,7 +56,9 @@ impl EtcdStore {
     }
 
     fn look_after_sessions(self: &Arc<Self>, now: Moment) {
-        for session in self.table.lock().sessions() {
+        // Not in the loop's head, which would keep the guard.
+        let sessions = self.table.lock().sessions();
+        for session in sessions {
             let claims = session.claims.load(Ordering::Acquire);
             let waiting = session.waiting.load(Ordering::Acquire);
             let idle_since = Moment::from_nanos(session.idle_since.load(Ordering::Acquire));
