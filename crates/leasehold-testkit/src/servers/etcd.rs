@@ -278,7 +278,8 @@ fn certificates(folder: &Path) -> Result<Certificates> {
     let authority_cert = authority.self_signed(&authority_key)?;
     let issuer = rcgen::Issuer::new(authority, authority_key);
     let key = rcgen::KeyPair::generate()?;
-    let mut leaf = rcgen::CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])?;
+    let mut leaf =
+        rcgen::CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])?;
     leaf.distinguished_name.push(rcgen::DnType::CommonName, "leasehold");
     let cert = leaf.signed_by(&key, &issuer)?;
     let made = Certificates {

@@ -1,4 +1,3 @@
 //! The etcd store on real clusters.
 
 mod conformance;
-mod one;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use etcd_client::{
-    Compare, CompareOp, GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn,
-    TxnOp, TxnOpResponse, TxnResponse,
+    Compare, CompareOp, GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
+    TxnOpResponse, TxnResponse,
 };
 
 use super::error::is_lease_gone;
@@ -242,8 +242,7 @@ impl EtcdStore {
     }
 
     fn read(&self, seated: &Seated, response: &TxnResponse, revision: i64) -> Result<Answer> {
-        let mut answer =
-            Answer { own: None, line: Vec::new(), more: false, crowd: 0, revision };
+        let mut answer = Answer { own: None, line: Vec::new(), more: false, crowd: 0, revision };
         let mut looks = Vec::new();
         for part in response.op_responses() {
             match part {

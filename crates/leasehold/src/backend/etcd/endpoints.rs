@@ -74,10 +74,7 @@ impl Endpoints {
     }
 
     /// Sends one request to the member in use.
-    pub(super) async fn call<T, Sending>(
-        &self,
-        send: impl FnOnce(Client) -> Sending,
-    ) -> Result<T>
+    pub(super) async fn call<T, Sending>(&self, send: impl FnOnce(Client) -> Sending) -> Result<T>
     where
         Sending: Future<Output = Result<T, etcd_client::Error>>,
     {
@@ -146,8 +143,7 @@ impl Endpoints {
     /// Leaves this member for the next, unless that has happened already.
     pub(super) fn leave(&self, index: usize) {
         let next = (index + 1) % self.members.len();
-        let left =
-            self.current.compare_exchange(index, next, Ordering::AcqRel, Ordering::Relaxed);
+        let left = self.current.compare_exchange(index, next, Ordering::AcqRel, Ordering::Relaxed);
         if left.is_ok() && next != index {
             tracing::debug!(from = %self.members[index].url, to = %self.members[next].url,
                 "another member of the etcd cluster");

@@ -55,9 +55,9 @@ impl EtcdStore {
     }
 
     async fn alarms(&self) -> Result<Vec<Finding>> {
-        let asking = self.endpoints.call(async |mut etcd| {
-            etcd.alarm(AlarmAction::Get, AlarmType::None, None).await
-        });
+        let asking = self
+            .endpoints
+            .call(async |mut etcd| etcd.alarm(AlarmAction::Get, AlarmType::None, None).await);
         let raised = asking.await?;
         let described = raised.alarms().iter().map(|alarm| match alarm.alarm() {
             AlarmType::Nospace => warning(

@@ -49,7 +49,8 @@ impl EtcdStore {
     /// Watches the key that goes with this session.
     pub(super) fn follow_session(self: &Arc<Self>, session: &Arc<Session>) {
         let key = self.layout.session(session.id);
-        let following = self.follow(Range { end: format!("{key}\0"), start: key });
+        let keys = Range { end: format!("{key}\0"), start: key };
+        let following = self.follow(keys, Arc::downgrade(session));
         let mut sessions = self.hints.sessions.lock();
         sessions.retain(|(session, _)| session.strong_count() > 0);
         sessions.push((Arc::downgrade(session), following));
@@ -77,16 +78,17 @@ impl EtcdStore {
         if forced.as_ref().is_none_or(broken) {
             let start = self.layout.all_forced();
             let missed = forced.is_some();
-            *forced = Some(self.follow(Range { end: after(&start), start }));
+            *forced = Some(self.follow(Range { end: after(&start), start }, Weak::new()));
             if missed {
                 let _ = self.hints.sender.send(Hint::All);
             }
         }
     }
 
-    fn follow(self: &Arc<Self>, keys: Range<String>) -> Following {
+    fn follow(self: &Arc<Self>, keys: Range<String>, session: Weak<Session>) -> Following {
         let broken = Arc::new(AtomicBool::new(false));
-        let ear = Arc::new(Ear { store: Arc::downgrade(self), broken: broken.clone() });
+        let ear = Ear { store: Arc::downgrade(self), session, broken: broken.clone() };
+        let ear = Arc::new(ear);
         Following { _watch: self.watcher.watch(keys, false, ear), broken }
     }
 }
@@ -98,6 +100,8 @@ fn after(prefix: &str) -> String {
 
 struct Ear {
     store: Weak<EtcdStore>,
+    /// Whose key it listens to, if it is a session's.
+    session: Weak<Session>,
     broken: Arc<AtomicBool>,
 }
 
@@ -114,7 +118,12 @@ impl Listener for Ear {
                     let owner = store.table.lock().owner_of(&name, token.get() as i64);
                     owner.map(Hint::Lease)
                 }
-                (EventType::Delete, None) => Some(Hint::All),
+                // Before its time: one that nobody renewed ends what its deadlines have ended.
+                (EventType::Delete, None) => {
+                    let now = store.clock.now();
+                    let session = self.session.upgrade();
+                    session.filter(|session| session.lives_until() > now).map(|_| Hint::All)
+                }
                 _ => None,
             };
             if let Some(hint) = hint {

@@ -21,7 +21,9 @@ impl EtcdStore {
     pub(super) async fn prove(self: &Arc<Self>, holds: Vec<Hold>) -> Result<Vec<Renewal>> {
         let entries: Vec<Option<Entry>> = {
             let (table, now) = (self.table.lock(), self.clock.now());
-            holds.iter().map(|hold| ours(table.get(hold.owner), hold, now)).collect()
+            let ours = |hold: &Hold| ours(table.get(hold.owner), hold);
+            // What is about to be given up is not renewed any more.
+            holds.iter().map(|hold| ours(hold).filter(|entry| entry.until > now)).collect()
         };
         let mut sessions: HashMap<i64, &Arc<Session>> = HashMap::new();
         for entry in entries.iter().flatten() {
@@ -113,8 +115,8 @@ impl EtcdStore {
     /// retried unlock deleted a newer lock of the same session).
     pub(super) async fn give_back(self: &Arc<Self>, holds: Vec<Hold>) -> Result<Vec<Release>> {
         let entries: Vec<Option<Entry>> = {
-            let (table, now) = (self.table.lock(), self.clock.now());
-            holds.iter().map(|hold| ours(table.get(hold.owner), hold, now)).collect()
+            let table = self.table.lock();
+            holds.iter().map(|hold| ours(table.get(hold.owner), hold)).collect()
         };
         let pairs = holds.iter().zip(&entries);
         let mut each: Vec<Txn> = pairs
@@ -180,7 +182,9 @@ impl EtcdStore {
             entry
         };
         let Some(entry) = entry else { return Ok(None) };
-        if let Some(revision) = self.first_in_line(&claim.name, &entry, claim.owner).await? {
+        if entry.until > now
+            && let Some(revision) = self.first_in_line(&claim.name, &entry, claim.owner).await?
+        {
             let proof = proof(&entry.session, claim);
             let mut table = self.table.lock();
             if table.get(claim.owner).is_some() {
@@ -196,12 +200,7 @@ impl EtcdStore {
     }
 
     /// The create revision of the owner's key, if it is the first in line.
-    async fn first_in_line(
-        &self,
-        name: &Name,
-        entry: &Entry,
-        owner: Owner,
-    ) -> Result<Option<i64>> {
+    async fn first_in_line(&self, name: &Name, entry: &Entry, owner: Owner) -> Result<Option<i64>> {
         let line = self.whole_line(name).await?;
         let first = line.claims.first().filter(|first| {
             first.lease() == entry.session.id && value::owner(first.value()) == Some(owner)
@@ -232,12 +231,10 @@ impl EtcdStore {
     }
 }
 
-/// What we know of a hold, if we know it: granted, and not given up meanwhile.
-fn ours(entry: Option<&Entry>, hold: &Hold, now: crate::clock::Moment) -> Option<Entry> {
+/// What we know of a hold, if we know it.
+fn ours(entry: Option<&Entry>, hold: &Hold) -> Option<Entry> {
     let known = |entry: &&Entry| {
-        entry.name == hold.name
-            && entry.revision == i64::try_from(hold.token.get()).ok()
-            && entry.until > now
+        entry.name == hold.name && entry.revision == i64::try_from(hold.token.get()).ok()
     };
     entry.filter(known).cloned()
 }

@@ -22,9 +22,8 @@ const AT_ONCE: usize = 16;
 impl EtcdStore {
     pub(super) async fn look_at(&self, name: &Name) -> Result<Option<LockInfo>> {
         let (line, records) = (self.layout.line(name), self.layout.forced_line(name));
-        let by_age = GetOptions::new()
-            .with_range(line.end)
-            .with_sort(SortTarget::Create, SortOrder::Ascend);
+        let by_age =
+            GetOptions::new().with_range(line.end).with_sort(SortTarget::Create, SortOrder::Ascend);
         let looks = [
             TxnOp::get(line.start, Some(by_age)),
             TxnOp::get(records.start, Some(GetOptions::new().with_range(records.end))),
@@ -89,13 +88,10 @@ impl EtcdStore {
         }
         loop {
             let from = next.clone();
-            let options = GetOptions::new()
-                .with_range(end.clone())
-                .with_limit(PAGE)
-                .with_revision(revision);
-            let reading = self
-                .endpoints
-                .call(async |etcd| etcd.kv_client().get(from, Some(options)).await);
+            let options =
+                GetOptions::new().with_range(end.clone()).with_limit(PAGE).with_revision(revision);
+            let reading =
+                self.endpoints.call(async |etcd| etcd.kv_client().get(from, Some(options)).await);
             let mut page = reading.await?;
             if revision == 0 {
                 revision = page.header().map_or(0, |header| header.revision());

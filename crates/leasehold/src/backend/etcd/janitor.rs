@@ -102,9 +102,8 @@ impl EtcdStore {
             }
             let wanted = key.clone();
             let options = GetOptions::new().with_keys_only();
-            let found = self.endpoints.call(async |etcd| {
-                etcd.kv_client().get(wanted, Some(options)).await
-            });
+            let found =
+                self.endpoints.call(async |etcd| etcd.kv_client().get(wanted, Some(options)).await);
             let found = found.await?;
             // Looked at again: it may have been claimed meanwhile.
             if let Some(kv) = found.kvs().first()

@@ -59,7 +59,7 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Makes a lease of this many seconds, and the key that lives as long as it does.
+    /// Makes a lease of this many seconds. The key that lives as long as it does follows.
     pub(super) async fn open(
         endpoints: Arc<Endpoints>,
         clock: Clock,
@@ -71,15 +71,21 @@ impl Session {
         let lease = endpoints.call(async |mut etcd| etcd.lease_grant(wanted, None).await).await?;
         let (id, ttl) = (lease.id(), Duration::from_secs(lease.ttl().max(1) as u64));
         let sentinel = layout.session(id);
-        let put = (sentinel.clone(), PutOptions::new().with_lease(id));
-        endpoints.call(async |mut etcd| etcd.put(put.0, "", Some(put.1)).await).await?;
         let state = Arc::new(State {
             proved: AtomicU64::new(at.as_nanos()),
             ended: AtomicBool::new(false),
         });
         let (proofs, asked) = mpsc::unbounded_channel();
-        let keeping =
-            Keeping { id, ttl, sentinel, endpoints, clock, state: state.clone(), stream: None };
+        let keeping = Keeping {
+            id,
+            ttl,
+            sentinel,
+            marked: false,
+            endpoints,
+            clock,
+            state: state.clone(),
+            stream: None,
+        };
         tokio::spawn(keeping.run(asked));
         Ok(Arc::new(Self {
             id,
@@ -99,9 +105,20 @@ impl Session {
         Moment::from_nanos(self.state.proved.load(Ordering::Acquire))
     }
 
+    /// Until when the lease lives at least, as far as it was proved.
+    pub(super) fn lives_until(&self) -> Moment {
+        self.proved_at() + self.ttl
+    }
+
     /// Whether it is known to be over.
     pub(super) fn has_ended(&self) -> bool {
         self.state.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether something may be hung on it: what was not proved for so long would be late
+    /// at birth.
+    pub(super) fn is_usable(&self, now: Moment) -> bool {
+        !self.has_ended() && self.lives_until() > now
     }
 
     /// A request said so.
@@ -136,6 +153,8 @@ struct Keeping {
     id: i64,
     ttl: Duration,
     sentinel: String,
+    /// Whether the sentinel was put.
+    marked: bool,
     endpoints: Arc<Endpoints>,
     clock: Clock,
     state: Arc<State>,
@@ -158,6 +177,8 @@ struct Answer {
 
 impl Keeping {
     async fn run(mut self, mut asked: mpsc::UnboundedReceiver<oneshot::Sender<Result<Standing>>>) {
+        // Whatever becomes of it: the first proof tries again.
+        let _ = tokio::time::timeout(LONGEST_PROOF, self.mark()).await;
         while let Some(first) = asked.recv().await {
             let mut replies = vec![first];
             while let Ok(reply) = asked.try_recv() {
@@ -171,10 +192,30 @@ impl Keeping {
         if !self.state.ended.load(Ordering::Acquire) {
             // The client is gone: whatever is left of it need not wait for the TTL.
             let id = self.id;
-            let revoking = self.endpoints.call_within(LONGEST_PROOF, async |mut etcd| {
-                etcd.lease_revoke(id).await
-            });
+            let revoking = self
+                .endpoints
+                .call_within(LONGEST_PROOF, async |mut etcd| etcd.lease_revoke(id).await);
             let _ = revoking.await;
+        }
+    }
+
+    /// Puts the key that lives as long as the lease does.
+    async fn mark(&mut self) -> Result<()> {
+        if self.marked {
+            return Ok(());
+        }
+        let (sentinel, options) = (self.sentinel.clone(), PutOptions::new().with_lease(self.id));
+        let putting =
+            self.endpoints.call(async |mut etcd| etcd.put(sentinel, "", Some(options)).await);
+        match putting.await {
+            Err(error) if is_lease_gone(&error) => {
+                self.state.ended.store(true, Ordering::Release);
+                Err(error)
+            }
+            done => {
+                self.marked = done.is_ok();
+                done.map(drop)
+            }
         }
     }
 
@@ -195,6 +236,9 @@ impl Keeping {
     }
 
     async fn prove_at(&mut self, member: usize) -> Result<Standing> {
+        if let Err(error) = self.mark().await {
+            return if is_lease_gone(&error) { Ok(Standing::Ended) } else { Err(error) };
+        }
         let answer = self.keep_alive(member).await?;
         let sentinel = self.sentinel.clone();
         let options = GetOptions::new().with_keys_only();

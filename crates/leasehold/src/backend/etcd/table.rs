@@ -61,15 +61,14 @@ impl Table {
     /// A live session of this TTL that has no claim on this lock; it is the owner's now.
     pub(super) fn seat(&mut self, claim: &Claim, seconds: u64, now: Moment) -> Option<Entry> {
         if let Some(entry) = self.owners.get(&claim.owner) {
-            if !entry.session.has_ended() {
+            if entry.session.is_usable(now) {
                 return Some(entry.clone());
             }
             self.forget(claim.owner, now);
         }
         let sessions = self.sessions.get(&seconds)?;
         let free = |session: &&Arc<Session>| {
-            !session.has_ended()
-                && !self.places.contains_key(&(session.id, claim.name.clone()))
+            session.is_usable(now) && !self.places.contains_key(&(session.id, claim.name.clone()))
         };
         let session = sessions.iter().find(free)?.clone();
         session.claims.fetch_add(1, Ordering::AcqRel);

@@ -88,12 +88,10 @@ impl EtcdStore {
     /// Reads a whole line, first come first.
     pub(super) async fn whole_line(&self, name: &Name) -> Result<WholeLine> {
         let line = self.layout.line(name);
-        let options = GetOptions::new()
-            .with_range(line.end)
-            .with_sort(SortTarget::Create, SortOrder::Ascend);
-        let reading = self.endpoints.call(async |etcd| {
-            etcd.kv_client().get(line.start, Some(options)).await
-        });
+        let options =
+            GetOptions::new().with_range(line.end).with_sort(SortTarget::Create, SortOrder::Ascend);
+        let reading =
+            self.endpoints.call(async |etcd| etcd.kv_client().get(line.start, Some(options)).await);
         let mut read = reading.await?;
         let as_of = read.header().map_or(0, |header| header.revision());
         Ok(WholeLine { claims: self.claims_among(name, read.take_kvs()), as_of })
@@ -221,9 +219,8 @@ impl Waiter<'_> {
             .with_keys_only()
             .with_limit(limit);
         let txn = Txn::new().and_then([own, TxnOp::get(line.start, Some(nearest))]);
-        let reading = self.store.endpoints.call_within(LIMIT, async |etcd| {
-            etcd.kv_client().txn(txn).await
-        });
+        let reading =
+            self.store.endpoints.call_within(LIMIT, async |etcd| etcd.kv_client().txn(txn).await);
         let response = reading.await?;
         let mut looks = response.op_responses().into_iter();
         let (Some(TxnOpResponse::Get(own)), Some(TxnOpResponse::Get(mut line))) =
