@@ -20,6 +20,8 @@ const EVERY: Duration = Duration::from_millis(200);
 const IDLE: Duration = Duration::from_secs(600);
 /// How long a line's watch is kept for the next waiter.
 const LINGERS: Duration = Duration::from_secs(5);
+/// How often the keys of a session are looked through that may have got a late one.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// How long one of its requests may take.
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -75,7 +77,7 @@ impl EtcdStore {
                 tokio::spawn(async move { proving.prove().await });
             }
             let swept_at = Moment::from_nanos(session.swept_at.load(Ordering::Acquire));
-            if session.is_suspect(now) && swept_at.until(now) >= session.ttl / 3 {
+            if session.is_suspect(now) && swept_at.until(now) >= SWEEP_EVERY {
                 session.swept_at.store(now.as_nanos(), Ordering::Release);
                 let store = self.clone();
                 tokio::spawn(async move {
