@@ -6,11 +6,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 pub use etcd::Etcd;
+pub use objects::Objects;
 pub use postgres::Postgres;
 pub use process::Process;
 pub use redis::Redis;
 
 pub mod etcd;
+pub mod objects;
 pub mod postgres;
 pub mod process;
 pub mod redis;
