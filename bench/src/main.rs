@@ -12,6 +12,7 @@ use crate::report::Format;
 
 mod contender;
 mod counting;
+mod etcd;
 mod handover;
 mod holding;
 mod pairs;
@@ -57,6 +58,8 @@ enum Group {
     Handover,
     /// Bytes and CPU of leases that are held.
     Holding,
+    /// etcd: pairs and hand-over, beside its own driver.
+    Etcd,
 }
 
 /// What this binary does when it was started by itself.
@@ -119,6 +122,9 @@ fn bench(bench: Bench) -> Result<ExitCode> {
     }
     if wants(Group::Holding) {
         missed += holding::run(&plan)?.print(format);
+    }
+    if wants(Group::Etcd) {
+        missed += etcd::run(&plan)?.print(format);
     }
     report::verdict(format, missed);
     // A missed goal is a finding, not a failure: the machine may just be busy.

@@ -278,3 +278,27 @@ impl fmt::Debug for Connect {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A build without etcd says how to get one; the URL, with its password, is not repeated.
+    #[test]
+    fn a_store_that_was_left_out_says_how_to_get_it() {
+        for scheme in ["etcd", "etcds"] {
+            let how = how_to_get(scheme);
+            assert!(how.contains("feature `etcd`") && how.contains("protobuf-compiler"), "{how}");
+        }
+        assert_eq!(how_to_get("ftp"), "");
+    }
+
+    #[cfg(not(feature = "etcd"))]
+    #[tokio::test]
+    async fn without_the_feature_the_url_is_refused() {
+        let error = connect("etcd://me:secret@host/locks").await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Invalid);
+        let told = format!("{error} {error:?}");
+        assert!(told.contains("feature `etcd`") && !told.contains("secret"), "{told}");
+    }
+}

@@ -17,11 +17,12 @@ use super::fault::Fault;
 use super::plan::Plan;
 use super::schedule::Strike;
 
+mod etcd;
 mod memory;
 mod sqlite;
 
 /// All stores that are measured.
-pub const ALL: &[&dyn Store] = &[&memory::Memory, &sqlite::Sqlite];
+pub const ALL: &[&dyn Store] = &[&memory::Memory, &sqlite::Sqlite, &etcd::Etcd];
 
 /// The store of this name.
 pub fn named(name: &str) -> Option<&'static dyn Store> {
