@@ -58,7 +58,7 @@ const STORE: &str = "etcd";
 /// With at most this many ahead a waiter follows the whole line.
 const NEAR: usize = 16;
 /// How long a place in line is kept for somebody who does not wait on it.
-const KEEPS_PLACE: Duration = Duration::from_secs(3);
+const KEEPS_PLACE: Duration = Duration::from_secs(5);
 /// How many claims share a transaction: etcd takes 128 operations, nested ones included.
 const BATCH: usize = 120;
 /// How long a member may take to answer when the store is opened.

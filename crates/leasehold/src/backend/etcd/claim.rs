@@ -76,7 +76,7 @@ impl EtcdStore {
         match self.send_claims(seated.iter().map(|(_, seated)| seated).collect()).await {
             Ok(answers) => {
                 for ((index, seated), answer) in seated.into_iter().zip(answers) {
-                    match self.decide(&seated, answer).await? {
+                    match self.decide(&seated, answer).await.map_err(Error::outcome_unknown)? {
                         Decision::Verdict(verdict) => verdicts[index] = verdict,
                         decision => again.push((index, seated, decision)),
                     }
@@ -120,7 +120,7 @@ impl EtcdStore {
                 }
                 Err(error) => return Err(error),
             };
-            decision = Some(self.decide(&seated, answer).await?);
+            decision = Some(self.decide(&seated, answer).await.map_err(Error::outcome_unknown)?);
         }
         if let Some(Decision::Verdict(verdict)) = decision {
             return Ok(verdict);

@@ -149,11 +149,12 @@ impl EtcdStore {
         for (hold, entry) in holds.iter().zip(entries) {
             let released = match entry {
                 None => false,
-                Some(_) => deleted.next().ok_or_else(broken_reply)?,
+                Some(_) => {
+                    // Deleted now, or gone before: in either case it is not ours any more.
+                    self.table.lock().forget(hold.owner, self.clock.now());
+                    deleted.next().ok_or_else(broken_reply)?
+                }
             };
-            if released {
-                self.table.lock().forget(hold.owner, self.clock.now());
-            }
             releases.push(if released { Release::Released } else { Release::NotHeld });
         }
         Ok(releases)

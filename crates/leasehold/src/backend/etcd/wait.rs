@@ -129,7 +129,17 @@ impl Waiter<'_> {
                 self.near = None;
                 Ok(Step::Again)
             }
-            Followed::NotYet => Ok(Step::Wait),
+            Followed::NotYet if !self.is_silent() => Ok(Step::Wait),
+            Followed::NotYet => {
+                // Without a watch, a look now and then has to do.
+                let there = self.read().await?;
+                let first = self.view.complete && self.view.ahead.is_empty();
+                Ok(match (there, first) {
+                    (false, _) => Step::Gone,
+                    (true, true) => Step::Turn,
+                    (true, false) => Step::Wait,
+                })
+            }
             Followed::UpToDate if self.view.ahead.is_empty() => Ok(Step::Turn),
             Followed::UpToDate if !self.is_silent() => Ok(Step::Wait),
             Followed::UpToDate => {
