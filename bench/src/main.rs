@@ -12,6 +12,7 @@ use crate::report::Format;
 
 mod contender;
 mod counting;
+mod etcd;
 mod handover;
 mod holding;
 mod pairs;
@@ -60,6 +61,8 @@ enum Group {
     Holding,
     /// The same three on a Redis server.
     Redis,
+    /// etcd: pairs and hand-over, beside its own driver.
+    Etcd,
 }
 
 /// What this binary does when it was started by itself.
@@ -125,6 +128,9 @@ fn bench(bench: Bench) -> Result<ExitCode> {
     }
     if wants(Group::Redis) {
         missed += redis::run(&plan)?.iter().map(|table| table.print(format)).sum::<usize>();
+    }
+    if wants(Group::Etcd) {
+        missed += etcd::run(&plan)?.print(format);
     }
     report::verdict(format, missed);
     // A missed goal is a finding, not a failure: the machine may just be busy.

@@ -12,7 +12,7 @@ fn url(kind: StoreKind) -> Option<fn(&Path) -> String> {
         StoreKind::Memory => None,
         StoreKind::Sqlite => Some(|folder| format!("sqlite:{}/locks.db", folder.display())),
         // Behind a server: below.
-        StoreKind::Redis => None,
+        StoreKind::Redis | StoreKind::Etcd => None,
     }
 }
 

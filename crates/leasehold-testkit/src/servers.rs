@@ -5,11 +5,13 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
+pub use etcd::Etcd;
 pub use objects::Objects;
 pub use postgres::Postgres;
 pub use process::Process;
 pub use redis::{Redis, RedisCluster, RedisSentinel};
 
+pub mod etcd;
 pub mod objects;
 pub mod postgres;
 pub mod process;

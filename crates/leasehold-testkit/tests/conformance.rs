@@ -40,5 +40,7 @@ macro_rules! suite {
 suite!(
     Memory as memory,
     Sqlite as sqlite;
-    elsewhere: Redis in "redis/main.rs"
+    elsewhere:
+        Redis in "redis/main.rs",
+        Etcd in "etcd/main.rs"
 );

@@ -14,12 +14,20 @@ use leasehold_testkit::history::report::{Report, Verdict};
 const LASTS: Duration = Duration::from_secs(4);
 const ATTEMPTS: u64 = 5;
 
+/// A store whose leases last longer needs longer.
+fn lasts(store: &str) -> Duration {
+    match store {
+        "etcd" => 2 * LASTS,
+        _ => LASTS,
+    }
+}
+
 fn run(store: &str, fault: Fault, seed: u64, heedless: bool) -> Report {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let course = Course {
         store: stage::named(store).expect("a store of this name"),
         fault,
-        lasts: LASTS,
+        lasts: lasts(store),
         seed,
         folder: folder.path().join("history"),
         program: Path::new(env!("CARGO_BIN_EXE_leasehold-faults")),
@@ -111,4 +119,19 @@ fn redis_survives_a_bad_network() {
 #[test]
 fn redis_survives_the_loss_of_its_data() {
     passes("redis", Fault::Amnesia);
+}
+
+#[test]
+fn etcd_survives_paused_holders() {
+    passes("etcd", Fault::Pause);
+}
+
+#[test]
+fn etcd_survives_a_bad_network() {
+    passes("etcd", Fault::Network);
+}
+
+#[test]
+fn etcd_survives_the_loss_of_its_leader() {
+    passes("etcd", Fault::Leader);
 }

@@ -36,6 +36,8 @@ use crate::name::Name;
 use crate::owner::Owner;
 use crate::token::Token;
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;

@@ -30,6 +30,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// |---|---|
 /// | `sqlite:` | the embedded store of this user, for the processes of this machine |
 /// | `sqlite:/path/to/locks.db` | an embedded store at this path |
+/// | `etcd://host:port,host:port/prefix` | an etcd cluster (feature `etcd`); `etcds:` with TLS |
 /// | `memory:` | a store of its own in the memory of this process |
 /// | `memory:name` | the store of this name in the memory of this process |
 /// | `redis://host` | a Redis or Valkey server (feature `redis`); also `redis+sentinel://`, `redis+cluster://` |
@@ -184,6 +185,9 @@ pub enum StoreKind {
     /// Redis and Valkey.
     #[cfg(feature = "redis")]
     Redis,
+    /// etcd.
+    #[cfg(feature = "etcd")]
+    Etcd,
 }
 
 impl StoreKind {
@@ -194,6 +198,8 @@ impl StoreKind {
         StoreKind::Sqlite,
         #[cfg(feature = "redis")]
         StoreKind::Redis,
+        #[cfg(feature = "etcd")]
+        StoreKind::Etcd,
     ];
 
     /// How its URLs begin, without the colon: the usual way first.
@@ -211,12 +217,25 @@ impl StoreKind {
                 "redis+cluster",
                 "rediss+cluster",
             ],
+            #[cfg(feature = "etcd")]
+            Self::Etcd => &["etcd", "etcds"],
         }
     }
 
     /// The kind behind this scheme.
     pub fn of_scheme(scheme: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.schemes().contains(&scheme))
+    }
+}
+
+/// What to do about a store that this build was made without.
+fn how_to_get(scheme: &str) -> &'static str {
+    match scheme {
+        "etcd" | "etcds" => {
+            " (build it with the cargo feature `etcd`, which needs protoc: Debian has it in \
+             protobuf-compiler)"
+        }
+        _ => "",
     }
 }
 
@@ -230,7 +249,8 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
         // The URL itself may carry a password: only the scheme is repeated.
         let known: Vec<_> = StoreKind::ALL.iter().map(|kind| kind.schemes()[0]).collect();
         let known = known.join(":, ");
-        let message = format!("this build knows no store {scheme:?}; it has {known}:");
+        let how = how_to_get(scheme);
+        let message = format!("this build knows no store {scheme:?}{how}; it has {known}:");
         Error::invalid(message).during(Operation::Connect, None)
     })?;
     match kind {
@@ -252,6 +272,8 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
         }
         #[cfg(feature = "redis")]
         StoreKind::Redis => Ok(crate::backend::redis::RedisStore::open(url, clock.clone()).await?),
+        #[cfg(feature = "etcd")]
+        StoreKind::Etcd => Ok(crate::backend::etcd::EtcdStore::open(url, clock.clone()).await?),
     }
 }
 
@@ -271,5 +293,29 @@ impl fmt::Debug for Connect {
             .field("required", &self.required)
             .field("holder", &self.holder)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A build without etcd says how to get one; the URL, with its password, is not repeated.
+    #[test]
+    fn a_store_that_was_left_out_says_how_to_get_it() {
+        for scheme in ["etcd", "etcds"] {
+            let how = how_to_get(scheme);
+            assert!(how.contains("feature `etcd`") && how.contains("protobuf-compiler"), "{how}");
+        }
+        assert_eq!(how_to_get("ftp"), "");
+    }
+
+    #[cfg(not(feature = "etcd"))]
+    #[tokio::test]
+    async fn without_the_feature_the_url_is_refused() {
+        let error = connect("etcd://me:secret@host/locks").await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Invalid);
+        let told = format!("{error} {error:?}");
+        assert!(told.contains("feature `etcd`") && !told.contains("secret"), "{told}");
     }
 }

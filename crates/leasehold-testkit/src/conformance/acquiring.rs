@@ -45,6 +45,8 @@ pub async fn patience_ends_with_who_holds_it(world: &World) {
     let (first, second) = (world.client().await, world.client().await);
     let name = world.name();
     let _lease = first.lock(&name).acquire().await.unwrap();
+    // Whatever its store has to open first is not for its patience.
+    assert!(second.lock(&name).try_acquire().await.unwrap().is_none());
     let lock = second.lock(&name).wait(Duration::from_millis(300));
     let waiting = tokio::spawn(async move { lock.acquire().await });
     let waits = async || first.locks.inspect(&name).await.unwrap().waiters == 1;
@@ -62,6 +64,8 @@ pub async fn patience_below_a_second_is_kept(world: &World) {
     let (first, second) = (world.client().await, world.client().await);
     let name = world.name();
     let _lease = first.lock(&name).acquire().await.unwrap();
+    // Whatever its store has to open first is not for its patience.
+    assert!(second.lock(&name).try_acquire().await.unwrap().is_none());
     let lock = second.lock(&name).wait(Duration::from_millis(500));
     let waiting = tokio::spawn(async move { lock.acquire().await });
     let waits = async || first.locks.inspect(&name).await.unwrap().waiters == 1;

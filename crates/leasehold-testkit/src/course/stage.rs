@@ -89,13 +89,14 @@ use super::fault::Fault;
 use super::plan::Plan;
 use super::schedule::Strike;
 
+mod etcd;
 mod memory;
 mod redis;
 pub mod servers;
 mod sqlite;
 
 /// All stores that are measured.
-pub const ALL: &[&dyn Store] = &[&memory::Memory, &sqlite::Sqlite, &redis::Redis];
+pub const ALL: &[&dyn Store] = &[&memory::Memory, &sqlite::Sqlite, &redis::Redis, &etcd::Etcd];
 
 /// The store of this name.
 pub fn named(name: &str) -> Option<&'static dyn Store> {
