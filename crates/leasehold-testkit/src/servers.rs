@@ -8,10 +8,12 @@ use std::time::Duration;
 pub use postgres::Postgres;
 pub use process::Process;
 pub use redis::Redis;
+pub use zookeeper::Zookeeper;
 
 pub mod postgres;
 pub mod process;
 pub mod redis;
+pub mod zookeeper;
 
 /// How long a server may take until it serves, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);

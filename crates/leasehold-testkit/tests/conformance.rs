@@ -41,4 +41,5 @@ suite!(
     Memory as memory,
     Sqlite as sqlite;
     elsewhere:
+    Zookeeper in "zookeeper/main.rs"
 );

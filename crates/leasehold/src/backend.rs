@@ -39,6 +39,8 @@ use crate::token::Token;
 pub mod memory;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 /// A store's answer, once it comes.
 pub type Reply<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;

@@ -30,6 +30,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// |---|---|
 /// | `sqlite:` | the embedded store of this user, for the processes of this machine |
 /// | `sqlite:/path/to/locks.db` | an embedded store at this path |
+/// | `zk://host:2181,host:2181/root` | ZooKeeper (with the feature `zookeeper`); `zks:` for TLS |
 /// | `memory:` | a store of its own in the memory of this process |
 /// | `memory:name` | the store of this name in the memory of this process |
 ///
@@ -180,6 +181,9 @@ pub enum StoreKind {
     /// The embedded store.
     #[cfg(feature = "sqlite")]
     Sqlite,
+    /// ZooKeeper.
+    #[cfg(feature = "zookeeper")]
+    Zookeeper,
 }
 
 impl StoreKind {
@@ -188,6 +192,8 @@ impl StoreKind {
         StoreKind::Memory,
         #[cfg(feature = "sqlite")]
         StoreKind::Sqlite,
+        #[cfg(feature = "zookeeper")]
+        StoreKind::Zookeeper,
     ];
 
     /// How its URLs begin, without the colon: the usual way first.
@@ -196,6 +202,8 @@ impl StoreKind {
             Self::Memory => &["memory"],
             #[cfg(feature = "sqlite")]
             Self::Sqlite => &["sqlite"],
+            #[cfg(feature = "zookeeper")]
+            Self::Zookeeper => &["zk", "zks", "zookeeper"],
         }
     }
 
@@ -234,6 +242,11 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
                 path => path.into(),
             };
             Ok(SqliteStore::open(&path, clock.clone())?)
+        }
+        #[cfg(feature = "zookeeper")]
+        StoreKind::Zookeeper => {
+            use crate::backend::zookeeper::ZookeeperStore;
+            Ok(ZookeeperStore::open(url, clock.clone()).await?)
         }
     }
 }

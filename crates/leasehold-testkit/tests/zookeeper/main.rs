@@ -1,0 +1,3 @@
+//! The ZooKeeper store on real servers.
+
+mod conformance;
