@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::{ATTEMPTS, Process, free_port, loopback};
 
 /// Where Debian keeps it.
-const CLASSPATH: &str = "/etc/zookeeper/conf:/usr/share/java/zookeeper.jar";
+const CLASSPATH: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar";
 const MAIN: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
 
 /// The servers' tick. Short, so that sessions of a few hundred milliseconds are possible.
@@ -117,16 +117,18 @@ impl Zookeeper {
         let mut command = Command::new("java");
         command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
         // A killed process loses nothing that the kernel has; only a power cut would.
-        command.args(["-Dzookeeper.forceSync=no", "-Dzookeeper.root.logger=WARN,CONSOLE"]);
+        command.args(["-Dzookeeper.forceSync=no", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]);
         command.args(&self.java).args(["-cp", CLASSPATH, MAIN]);
         command.arg(self.folder.path().join("zoo.cfg"));
         let log = self.folder.path().join("log");
-        // A process of somebody else on this port would answer as well.
+        // A process of somebody else on this port would answer as well, but say another folder
+        // (if it says anything: some configurations allow no words).
         let identity = format!("dataDir={}", self.folder.path().display());
         let ready = || {
             let conf = self.word("conf").unwrap_or_default();
+            let somebody_else = conf.contains("dataDir=") && !conf.contains(&identity);
             match serving {
-                true => conf.contains(&identity) && self.mode().is_some(),
+                true => !somebody_else && self.serves(),
                 false => TcpStream::connect(self.addr()).is_ok(),
             }
         };
@@ -147,6 +149,30 @@ impl Zookeeper {
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)
+    }
+
+    /// Whether it opens sessions.
+    pub fn serves(&self) -> bool {
+        self.open_session().is_ok_and(|session| session != 0)
+    }
+
+    /// The protocol's first exchange, and its last: the number of a session.
+    fn open_session(&self) -> Result<i64> {
+        let mut stream = TcpStream::connect_timeout(&self.addr(), Duration::from_secs(2))?;
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        // Version, last transaction seen, time-out, no session yet, its password.
+        let mut hello = Vec::from(44_i32.to_be_bytes());
+        hello.extend([0; 12]);
+        hello.extend(1_000_i32.to_be_bytes());
+        hello.extend([0; 8]);
+        hello.extend(16_i32.to_be_bytes());
+        hello.extend([0; 16]);
+        stream.write_all(&hello)?;
+        let mut answer = [0; 20];
+        stream.read_exact(&mut answer)?;
+        let close_session = [8_i32, 1, -11].map(i32::to_be_bytes).concat();
+        stream.write_all(&close_session)?;
+        Ok(i64::from_be_bytes(answer[12..].try_into()?))
     }
 
     /// `standalone`, `leader`, `follower` or `observer`; `None` while it serves nobody.
@@ -214,7 +240,7 @@ impl Ensemble {
     pub fn wait_until_all_serve(&self) -> Result<()> {
         let until = std::time::Instant::now() + super::PATIENCE;
         let mut running = self.servers.iter().filter(|server| server.process.is_some());
-        while !running.clone().all(|server| server.mode().is_some()) {
+        while !running.clone().all(|server| server.mode().is_some() && server.serves()) {
             if std::time::Instant::now() > until {
                 let slow = running.find(|server| server.mode().is_none());
                 let said = slow.map(|server| server.process().said()).unwrap_or_default();

@@ -170,7 +170,8 @@ impl ZookeeperStore {
         let session = self.sessions.reader().await?;
         let children = match session.client.list_children(self.paths.root()).await {
             Ok(children) => children,
-            Err(Zk::NoNode) => return Ok(()),
+            // No lock has been used yet.
+            Err(Zk::NoNode) => Vec::new(),
             Err(error) => return Err(of_request(error)),
         };
         let (layout, other) = (self.target.layout, self.target.layout.other());

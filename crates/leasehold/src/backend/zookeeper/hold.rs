@@ -4,6 +4,7 @@
 //! it proves the session, and that the node is still there.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use zookeeper_client::{Error as Zk, MultiWriteError};
@@ -16,6 +17,10 @@ use super::table::{Entry, Stand};
 use crate::backend::{Hold, Proof, Release, Renewal};
 use crate::error::Result;
 use crate::loss::LossReason;
+
+/// How long a release waits for a connection that just broke. (A renewal does not: that is
+/// doubt, at once.)
+const A_MOMENT: Duration = Duration::from_millis(500);
 
 /// Holds of one session, by their place in the request.
 type Group = (Arc<Session>, Vec<(usize, Entry, String)>);
@@ -58,7 +63,7 @@ impl ZookeeperStore {
             self.books.table.remove(holds[at].owner);
         }
         for (session, group) in groups {
-            session.check_connected()?;
+            session.wait_connected(A_MOMENT).await?;
             let sent = self.books.clock.now();
             let found = delete(&session, &group).await?;
             session.proved(sent);

@@ -90,6 +90,20 @@ impl Session {
         if self.is_connected() { Ok(()) } else { Err(disconnected()) }
     }
 
+    /// The same for what is worth a moment: a new connection is usually there at once.
+    pub(super) async fn wait_connected(&self, limit: Duration) -> Result<()> {
+        let connected = async {
+            let mut states = self.client.state_watcher();
+            // What changed before the watcher was made is seen here, what changes later there.
+            while !self.is_connected() && !self.is_over() {
+                states.changed().await;
+            }
+        };
+        // Whether in time or not: what counts is how it is then.
+        let _ = tokio::time::timeout(limit, connected).await;
+        self.check_connected()
+    }
+
     /// A write that was sent at this moment has been answered.
     pub(super) fn proved(&self, sent: Moment) -> Proof {
         self.proved.fetch_max(sent.as_nanos(), Ordering::SeqCst);

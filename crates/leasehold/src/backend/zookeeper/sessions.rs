@@ -21,6 +21,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// How long opening a session may take, all servers together.
 const OPENING: Duration = Duration::from_secs(5);
+/// How long a request waits for a connection that just broke.
+const A_MOMENT: Duration = Duration::from_millis(500);
 /// The longest time-out that the protocol can carry.
 const LONGEST: Duration = Duration::from_millis(i32::MAX as u64);
 
@@ -43,7 +45,7 @@ impl Sessions {
     /// just that long: nobody would notice that a lease ends sooner or later than agreed.
     pub(super) async fn of(&self, ttl: Duration) -> Result<Arc<Session>> {
         let session = self.any(ttl).await?;
-        session.check_connected()?;
+        session.wait_connected(A_MOMENT).await?;
         let (asked, granted) = (session.ttl, session.client.session_timeout());
         if asked != granted {
             let message = format!(
@@ -56,10 +58,14 @@ impl Sessions {
         Ok(session)
     }
 
-    /// A session to read with: the one that was opened first, if it lives.
+    /// A session to read with: one that is connected, or else the one that was opened first.
     pub(super) async fn reader(&self) -> Result<Arc<Session>> {
+        let connected = self.open_ones().into_iter().find(|session| session.is_connected());
+        if let Some(session) = connected {
+            return Ok(session);
+        }
         let session = self.any(self.target.session).await?;
-        session.check_connected()?;
+        session.wait_connected(A_MOMENT).await?;
         Ok(session)
     }
 

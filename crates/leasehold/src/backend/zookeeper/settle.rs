@@ -1,5 +1,7 @@
 //! What became of a claim that got no answer, and out of the line again.
 
+use std::time::Duration;
+
 use zookeeper_client::Error as Zk;
 
 use super::ZookeeperStore;
@@ -13,6 +15,9 @@ use crate::error::Result;
 use crate::name::Name;
 use crate::owner::Owner;
 
+/// How long to wait for a connection that broke: less than anybody waits for an answer.
+const A_WHILE: Duration = Duration::from_secs(1);
+
 impl ZookeeperStore {
     /// The grant if the lock is this owner's; otherwise its node is gone afterwards, and
     /// the owner barred.
@@ -20,6 +25,8 @@ impl ZookeeperStore {
         let (owner, table) = (claim.owner, &self.books.table);
         let now = self.books.clock.now();
         if let Some(entry) = table.get(owner).filter(|entry| !entry.session.is_over()) {
+            // Whoever asks does so a few times only.
+            let _ = entry.session.wait_connected(A_WHILE).await;
             match &entry.stand {
                 Stand::Held { node, proof, until } if *until > now => {
                     return Ok(Some(Grant { token: node.token, proof: *proof }));
