@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::{ATTEMPTS, Process, free_port, loopback};
 
 /// Where Debian keeps it.
-const CLASSPATH: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar";
+const CLASSPATH: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar:/usr/share/java/netty-codec.jar";
 const MAIN: &str = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
 
 /// The servers' tick. Short, so that sessions of a few hundred milliseconds are possible.
