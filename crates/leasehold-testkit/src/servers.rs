@@ -5,11 +5,13 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
+pub use objects::Objects;
 pub use postgres::Postgres;
 pub use process::Process;
 pub use redis::Redis;
 pub use zookeeper::Zookeeper;
 
+pub mod objects;
 pub mod postgres;
 pub mod process;
 pub mod redis;
