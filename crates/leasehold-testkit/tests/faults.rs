@@ -92,3 +92,18 @@ fn memory_survives_clients_paused_in_line() {
 fn memory_serves_a_thousand_waiters() {
     passes("memory", Fault::Waiters);
 }
+
+#[test]
+fn zookeeper_survives_paused_holders() {
+    passes("zookeeper", Fault::Pause);
+}
+
+#[test]
+fn zookeeper_survives_a_bad_network() {
+    passes("zookeeper", Fault::Network);
+}
+
+#[test]
+fn zookeeper_survives_partitions() {
+    passes("zookeeper", Fault::Partition);
+}

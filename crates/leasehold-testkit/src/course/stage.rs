@@ -92,9 +92,10 @@ use super::schedule::Strike;
 mod memory;
 pub mod servers;
 mod sqlite;
+mod zookeeper;
 
 /// All stores that are measured.
-pub const ALL: &[&dyn Store] = &[&memory::Memory, &sqlite::Sqlite];
+pub const ALL: &[&dyn Store] = &[&memory::Memory, &sqlite::Sqlite, &zookeeper::Zookeeper];
 
 /// The store of this name.
 pub fn named(name: &str) -> Option<&'static dyn Store> {
