@@ -20,6 +20,7 @@ mod report;
 mod stats;
 mod usage;
 mod worker;
+mod zookeeper;
 
 /// What a lock costs. Only ratios within one run count.
 #[derive(Debug, Parser)]
@@ -57,6 +58,8 @@ enum Group {
     Handover,
     /// Bytes and CPU of leases that are held.
     Holding,
+    /// ZooKeeper: pairs and contention, beside its driver and kazoo.
+    Zookeeper,
 }
 
 /// What this binary does when it was started by itself.
@@ -119,6 +122,9 @@ fn bench(bench: Bench) -> Result<ExitCode> {
     }
     if wants(Group::Holding) {
         missed += holding::run(&plan)?.print(format);
+    }
+    if wants(Group::Zookeeper) {
+        missed += zookeeper::run(&plan)?.print(format);
     }
     report::verdict(format, missed);
     // A missed goal is a finding, not a failure: the machine may just be busy.
