@@ -126,6 +126,8 @@ impl Drop for ZookeeperStore {
         if let Some(janitor) = self.janitor.get_mut() {
             janitor.abort();
         }
+        // Entries keep their session, whose tasks keep the books.
+        self.books.table.clear();
     }
 }
 

@@ -54,7 +54,7 @@ fn url(servers: &[SocketAddr]) -> String {
 
 /// Every fourth time it is only stopped, and goes on with what it knew.
 fn only_stops(strike: &Strike) -> bool {
-    strike.draw % 4 == 0
+    strike.draw.is_multiple_of(4)
 }
 
 #[derive(Debug)]

@@ -100,6 +100,13 @@ impl Table {
         self.entries.lock().remove(&owner)
     }
 
+    /// Forgets all: nobody is left who could ask.
+    pub(super) fn clear(&self) {
+        // Outside of the lock: with the last entry its session goes.
+        let entries = std::mem::take(&mut *self.entries.lock());
+        drop(entries);
+    }
+
     pub(super) fn contains(&self, owner: Owner) -> bool {
         self.entries.lock().contains_key(&owner)
     }
