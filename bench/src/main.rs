@@ -16,6 +16,7 @@ mod handover;
 mod holding;
 mod pairs;
 mod raw;
+mod redis;
 mod report;
 mod stats;
 mod usage;
@@ -58,6 +59,8 @@ enum Group {
     Handover,
     /// Bytes and CPU of leases that are held.
     Holding,
+    /// The same three on a Redis server.
+    Redis,
     /// ZooKeeper: pairs and contention, beside its driver and kazoo.
     Zookeeper,
 }
@@ -122,6 +125,9 @@ fn bench(bench: Bench) -> Result<ExitCode> {
     }
     if wants(Group::Holding) {
         missed += holding::run(&plan)?.print(format);
+    }
+    if wants(Group::Redis) {
+        missed += redis::run(&plan)?.iter().map(|table| table.print(format)).sum::<usize>();
     }
     if wants(Group::Zookeeper) {
         missed += zookeeper::run(&plan)?.print(format);

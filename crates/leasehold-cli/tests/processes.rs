@@ -11,6 +11,9 @@ fn url(kind: StoreKind) -> Option<fn(&Path) -> String> {
     match kind {
         StoreKind::Memory => None,
         StoreKind::Sqlite => Some(|folder| format!("sqlite:{}/locks.db", folder.display())),
+        // Behind a server: below.
+        StoreKind::Redis => None,
+        StoreKind::Zookeeper => None,
     }
 }
 
@@ -33,4 +36,25 @@ fn a_stopped_holder_is_replaced_and_told() {
 #[test]
 fn no_increment_is_lost() {
     on_every_store(processes::no_increment_is_lost);
+}
+
+/// Where a server keeps the leases it cannot see whether their process is gone: then the TTL
+/// ends them, and the other cases hold as everywhere.
+#[test]
+fn redis_passes_what_needs_no_eyes() {
+    let server = leasehold_testkit::servers::Redis::start(&[]).expect("a Redis server starts");
+    for case in [processes::a_stopped_holder_is_replaced_and_told, processes::no_increment_is_lost]
+    {
+        case(&Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| server.url()));
+    }
+}
+
+/// A session does not see that its client's process is gone: its TTL ends it.
+#[test]
+fn zookeeper_passes_what_needs_no_eyes() {
+    let server = leasehold_testkit::servers::Zookeeper::start().expect("a server starts");
+    for case in [processes::a_stopped_holder_is_replaced_and_told, processes::no_increment_is_lost]
+    {
+        case(&Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| server.url("/processes")));
+    }
 }

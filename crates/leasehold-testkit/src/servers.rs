@@ -8,7 +8,7 @@ use std::time::Duration;
 pub use objects::Objects;
 pub use postgres::Postgres;
 pub use process::Process;
-pub use redis::Redis;
+pub use redis::{Redis, RedisCluster, RedisSentinel};
 pub use zookeeper::Zookeeper;
 
 pub mod objects;

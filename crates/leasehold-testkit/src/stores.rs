@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use crate::world::{Opening, StoreUnderTest};
 
+pub mod redis;
 pub mod zookeeper;
 
 /// A fresh store of this kind, behind a server of its own if it needs one. There is no
@@ -21,6 +22,7 @@ pub fn open(kind: StoreKind) -> Arc<dyn StoreUnderTest> {
     match kind {
         StoreKind::Memory => Arc::new(Memory::default()),
         StoreKind::Sqlite => Arc::new(Sqlite::new()),
+        StoreKind::Redis => Arc::new(redis::Redis::single(&[])),
         StoreKind::Zookeeper => Arc::new(zookeeper::ZookeeperUnderTest::alone()),
     }
 }

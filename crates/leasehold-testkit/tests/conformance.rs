@@ -40,6 +40,5 @@ macro_rules! suite {
 suite!(
     Memory as memory,
     Sqlite as sqlite;
-    elsewhere:
-    Zookeeper in "zookeeper/main.rs"
+    elsewhere: Redis in "redis/main.rs", Zookeeper in "zookeeper/main.rs"
 );

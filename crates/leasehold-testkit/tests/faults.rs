@@ -94,6 +94,26 @@ fn memory_serves_a_thousand_waiters() {
 }
 
 #[test]
+fn redis_survives_paused_holders() {
+    passes("redis", Fault::Pause);
+}
+
+#[test]
+fn redis_survives_partitions() {
+    passes("redis", Fault::Partition);
+}
+
+#[test]
+fn redis_survives_a_bad_network() {
+    passes("redis", Fault::Network);
+}
+
+#[test]
+fn redis_survives_the_loss_of_its_data() {
+    passes("redis", Fault::Amnesia);
+}
+
+#[test]
 fn zookeeper_survives_paused_holders() {
     passes("zookeeper", Fault::Pause);
 }

@@ -37,6 +37,8 @@ use crate::owner::Owner;
 use crate::token::Token;
 
 pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 #[cfg(feature = "zookeeper")]

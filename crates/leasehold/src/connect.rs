@@ -33,6 +33,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `zk://host:2181,host:2181/root` | ZooKeeper (with the feature `zookeeper`); `zks:` for TLS |
 /// | `memory:` | a store of its own in the memory of this process |
 /// | `memory:name` | the store of this name in the memory of this process |
+/// | `redis://host` | a Redis or Valkey server (feature `redis`); also `redis+sentinel://`, `redis+cluster://` |
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -181,6 +182,9 @@ pub enum StoreKind {
     /// The embedded store.
     #[cfg(feature = "sqlite")]
     Sqlite,
+    /// Redis and Valkey.
+    #[cfg(feature = "redis")]
+    Redis,
     /// ZooKeeper.
     #[cfg(feature = "zookeeper")]
     Zookeeper,
@@ -192,6 +196,8 @@ impl StoreKind {
         StoreKind::Memory,
         #[cfg(feature = "sqlite")]
         StoreKind::Sqlite,
+        #[cfg(feature = "redis")]
+        StoreKind::Redis,
         #[cfg(feature = "zookeeper")]
         StoreKind::Zookeeper,
     ];
@@ -202,6 +208,15 @@ impl StoreKind {
             Self::Memory => &["memory"],
             #[cfg(feature = "sqlite")]
             Self::Sqlite => &["sqlite"],
+            #[cfg(feature = "redis")]
+            Self::Redis => &[
+                "redis",
+                "rediss",
+                "redis+sentinel",
+                "rediss+sentinel",
+                "redis+cluster",
+                "rediss+cluster",
+            ],
             #[cfg(feature = "zookeeper")]
             Self::Zookeeper => &["zk", "zks", "zookeeper"],
         }
@@ -243,6 +258,8 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
             };
             Ok(SqliteStore::open(&path, clock.clone())?)
         }
+        #[cfg(feature = "redis")]
+        StoreKind::Redis => Ok(crate::backend::redis::RedisStore::open(url, clock.clone()).await?),
         #[cfg(feature = "zookeeper")]
         StoreKind::Zookeeper => {
             use crate::backend::zookeeper::ZookeeperStore;

@@ -29,6 +29,11 @@
 //! [`Persistence`] bounds the retries of a failing write and then gives the lock back,
 //! [`rejections`] tells every rejection of this process.
 
+/// The guide's examples compile.
+#[cfg(all(doctest, feature = "postgres"))]
+#[doc = include_str!("../../../docs/guide/fencing.md")]
+pub struct Guide;
+
 pub use error::{FenceError, StaleToken};
 pub use fenced::Fenced;
 pub use file::FencedFile;

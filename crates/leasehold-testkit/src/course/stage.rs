@@ -90,12 +90,14 @@ use super::plan::Plan;
 use super::schedule::Strike;
 
 mod memory;
+mod redis;
 pub mod servers;
 mod sqlite;
 mod zookeeper;
 
 /// All stores that are measured.
-pub const ALL: &[&dyn Store] = &[&memory::Memory, &sqlite::Sqlite, &zookeeper::Zookeeper];
+pub const ALL: &[&dyn Store] =
+    &[&memory::Memory, &sqlite::Sqlite, &redis::Redis, &zookeeper::Zookeeper];
 
 /// The store of this name.
 pub fn named(name: &str) -> Option<&'static dyn Store> {

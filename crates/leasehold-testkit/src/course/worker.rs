@@ -259,7 +259,12 @@ impl Hand<'_> {
         }
         self.look(&lease);
         if by_hand || self.halter.halted() {
-            self.ask_again(&lease).await;
+            // Watched as well: a store that is cut off takes its time to answer.
+            tokio::select! {
+                biased;
+                () = self.watch(&lease) => unreachable!("watches for ever"),
+                () = self.ask_again(&lease) => {}
+            }
         }
         self.note(What::ReleaseAsked { token });
         match lease.release().await {

@@ -105,6 +105,7 @@ impl FenceError {
 }
 
 /// The token as databases keep it, in a signed number.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) fn signed(token: Token) -> Result<i64, FenceError> {
     i64::try_from(token.get()).map_err(|_| {
         FenceError::Invalid(format!("token {token} is beyond 2^63 - 1, which no store grants"))
@@ -112,6 +113,7 @@ pub(crate) fn signed(token: Token) -> Result<i64, FenceError> {
 }
 
 /// A token from a database's signed number. The column's CHECK keeps it from being negative.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) fn unsigned(token: i64) -> Token {
     Token::new(u64::try_from(token).unwrap_or(0))
 }

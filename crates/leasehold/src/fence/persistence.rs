@@ -65,8 +65,9 @@ impl Persistence {
     where
         F: Future<Output = Result<T, FenceError>>,
     {
-        let mut pause = self.first_pause;
-        for attempt in 1.. {
+        let (mut attempt, mut pause) = (0, self.first_pause);
+        loop {
+            attempt += 1;
             let error = match lease.checkpoint().await {
                 Err(lost) => FenceError::Lock(lost),
                 Ok(token) => match write(token).await {
@@ -82,7 +83,6 @@ impl Persistence {
             tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
             pause = (pause * 2).min(self.longest_pause);
         }
-        unreachable!("the loop ends by returning")
     }
 }
 
@@ -101,15 +101,11 @@ pub struct GaveUp {
 
 impl fmt::Display for GaveUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (times, end) = match self.attempts {
-            1 => ("once".to_owned(), ""),
-            n => (format!("{n} times"), ""),
+        let times = match self.attempts {
+            1 => "once".to_owned(),
+            n => format!("{n} times"),
         };
-        write!(
-            f,
-            "gave up a write after trying {times}{end}, and released the lock: {}",
-            self.error
-        )
+        write!(f, "gave up a write after trying {times}, and released the lock: {}", self.error)
     }
 }
 

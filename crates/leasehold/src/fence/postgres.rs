@@ -18,6 +18,7 @@
 //! A statement whose answer was lost (`outcome()` is unknown) may be sent again with the same
 //! token, if it is repeatable.
 
+use tokio_postgres::error::Severity;
 use tokio_postgres::{GenericClient, Transaction};
 
 use super::error::{FenceError, StaleToken, signed};
@@ -145,7 +146,12 @@ impl From<tokio_postgres::Error> for FenceError {
             "LH002" => Self::NoToken { resource: resource.to_owned(), hint: HINT },
             _ => {
                 let message = format!("{}: {}", answer.severity(), answer.message());
-                let (resource, outcome) = (KIND.to_owned(), Outcome::NotApplied);
+                // One that ends the session may strike in the middle of a commit.
+                let outcome = match answer.parsed_severity() {
+                    Some(Severity::Fatal | Severity::Panic) => Outcome::Unknown,
+                    _ => Outcome::NotApplied,
+                };
+                let resource = KIND.to_owned();
                 Self::Failed { resource, outcome, message, source: Some(error.into()) }
             }
         }

@@ -33,7 +33,7 @@ type Answer<B> = Response<Either<B, Full<Bytes>>>;
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// let service = service_fn(async |_: Request<FencedBody<Full<Bytes>>>| {
-///     Ok::<_, std::convert::Infallible>(Response::new(Full::from("stored")))
+///     Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from("stored")))
 /// });
 /// let service = FenceLayer::new(MemoryMarks::default()).layer(service);
 /// let put = |token: &str| {
