@@ -22,6 +22,7 @@ mod report;
 mod stats;
 mod usage;
 mod worker;
+mod zookeeper;
 
 /// What a lock costs. Only ratios within one run count.
 #[derive(Debug, Parser)]
@@ -63,6 +64,8 @@ enum Group {
     Redis,
     /// etcd: pairs and hand-over, beside its own driver.
     Etcd,
+    /// ZooKeeper: pairs and contention, beside its driver and kazoo.
+    Zookeeper,
 }
 
 /// What this binary does when it was started by itself.
@@ -131,6 +134,9 @@ fn bench(bench: Bench) -> Result<ExitCode> {
     }
     if wants(Group::Etcd) {
         missed += etcd::run(&plan)?.print(format);
+    }
+    if wants(Group::Zookeeper) {
+        missed += zookeeper::run(&plan)?.print(format);
     }
     report::verdict(format, missed);
     // A missed goal is a finding, not a failure: the machine may just be busy.

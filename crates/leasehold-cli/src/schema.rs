@@ -25,6 +25,9 @@ pub(crate) fn schema(args: Schema, config: &Config) -> Result<u8, Failure> {
         // Only in builds with the feature `etcd`, which another crate may turn on as well.
         #[allow(unreachable_patterns)]
         _ => "the etcd store needs no schema: its keys are those of etcdctl lock",
+        StoreKind::Zookeeper => {
+            "the zookeeper store needs no schema: it creates its nodes when they are first needed"
+        }
     });
     Ok(0)
 }

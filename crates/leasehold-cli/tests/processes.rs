@@ -12,7 +12,7 @@ fn url(kind: StoreKind) -> Option<fn(&Path) -> String> {
         StoreKind::Memory => None,
         StoreKind::Sqlite => Some(|folder| format!("sqlite:{}/locks.db", folder.display())),
         // Behind a server: below.
-        StoreKind::Redis | StoreKind::Etcd => None,
+        StoreKind::Redis | StoreKind::Etcd | StoreKind::Zookeeper => None,
     }
 }
 
@@ -45,5 +45,15 @@ fn redis_passes_what_needs_no_eyes() {
     for case in [processes::a_stopped_holder_is_replaced_and_told, processes::no_increment_is_lost]
     {
         case(&Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| server.url()));
+    }
+}
+
+/// A session does not see that its client's process is gone: its TTL ends it.
+#[test]
+fn zookeeper_passes_what_needs_no_eyes() {
+    let server = leasehold_testkit::servers::Zookeeper::start().expect("a server starts");
+    for case in [processes::a_stopped_holder_is_replaced_and_told, processes::no_increment_is_lost]
+    {
+        case(&Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| server.url("/processes")));
     }
 }

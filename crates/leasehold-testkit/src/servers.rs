@@ -10,12 +10,14 @@ pub use objects::Objects;
 pub use postgres::Postgres;
 pub use process::Process;
 pub use redis::{Redis, RedisCluster, RedisSentinel};
+pub use zookeeper::Zookeeper;
 
 pub mod etcd;
 pub mod objects;
 pub mod postgres;
 pub mod process;
 pub mod redis;
+pub mod zookeeper;
 
 /// How long a server may take until it serves, on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);

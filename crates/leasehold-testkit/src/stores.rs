@@ -15,6 +15,7 @@ use crate::world::{Opening, StoreUnderTest};
 
 pub mod redis;
 pub mod etcd;
+pub mod zookeeper;
 
 /// A fresh store of this kind, behind a server of its own if it needs one. There is no
 /// default arm: a store that nobody registers here does not build.
@@ -24,6 +25,7 @@ pub fn open(kind: StoreKind) -> Arc<dyn StoreUnderTest> {
         StoreKind::Sqlite => Arc::new(Sqlite::new()),
         StoreKind::Redis => Arc::new(redis::Redis::single(&[])),
         StoreKind::Etcd => Arc::new(etcd::EtcdUnderTest::start(1)),
+        StoreKind::Zookeeper => Arc::new(zookeeper::ZookeeperUnderTest::alone()),
     }
 }
 

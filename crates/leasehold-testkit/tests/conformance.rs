@@ -42,5 +42,6 @@ suite!(
     Sqlite as sqlite;
     elsewhere:
         Redis in "redis/main.rs",
-        Etcd in "etcd/main.rs"
+        Etcd in "etcd/main.rs",
+        Zookeeper in "zookeeper/main.rs"
 );

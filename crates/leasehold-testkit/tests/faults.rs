@@ -135,3 +135,18 @@ fn etcd_survives_a_bad_network() {
 fn etcd_survives_the_loss_of_its_leader() {
     passes("etcd", Fault::Leader);
 }
+
+#[test]
+fn zookeeper_survives_paused_holders() {
+    passes("zookeeper", Fault::Pause);
+}
+
+#[test]
+fn zookeeper_survives_a_bad_network() {
+    passes("zookeeper", Fault::Network);
+}
+
+#[test]
+fn zookeeper_survives_partitions() {
+    passes("zookeeper", Fault::Partition);
+}

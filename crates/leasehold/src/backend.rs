@@ -43,6 +43,8 @@ pub mod memory;
 pub mod redis;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper;
 
 /// A store's answer, once it comes.
 pub type Reply<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;

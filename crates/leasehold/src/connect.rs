@@ -31,6 +31,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `sqlite:` | the embedded store of this user, for the processes of this machine |
 /// | `sqlite:/path/to/locks.db` | an embedded store at this path |
 /// | `etcd://host:port,host:port/prefix` | an etcd cluster (feature `etcd`); `etcds:` with TLS |
+/// | `zk://host:2181,host:2181/root` | ZooKeeper (with the feature `zookeeper`); `zks:` for TLS |
 /// | `memory:` | a store of its own in the memory of this process |
 /// | `memory:name` | the store of this name in the memory of this process |
 /// | `redis://host` | a Redis or Valkey server (feature `redis`); also `redis+sentinel://`, `redis+cluster://` |
@@ -188,6 +189,9 @@ pub enum StoreKind {
     /// etcd.
     #[cfg(feature = "etcd")]
     Etcd,
+    /// ZooKeeper.
+    #[cfg(feature = "zookeeper")]
+    Zookeeper,
 }
 
 impl StoreKind {
@@ -200,6 +204,8 @@ impl StoreKind {
         StoreKind::Redis,
         #[cfg(feature = "etcd")]
         StoreKind::Etcd,
+        #[cfg(feature = "zookeeper")]
+        StoreKind::Zookeeper,
     ];
 
     /// How its URLs begin, without the colon: the usual way first.
@@ -219,6 +225,8 @@ impl StoreKind {
             ],
             #[cfg(feature = "etcd")]
             Self::Etcd => &["etcd", "etcds"],
+            #[cfg(feature = "zookeeper")]
+            Self::Zookeeper => &["zk", "zks", "zookeeper"],
         }
     }
 
@@ -274,6 +282,11 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
         StoreKind::Redis => Ok(crate::backend::redis::RedisStore::open(url, clock.clone()).await?),
         #[cfg(feature = "etcd")]
         StoreKind::Etcd => Ok(crate::backend::etcd::EtcdStore::open(url, clock.clone()).await?),
+        #[cfg(feature = "zookeeper")]
+        StoreKind::Zookeeper => {
+            use crate::backend::zookeeper::ZookeeperStore;
+            Ok(ZookeeperStore::open(url, clock.clone()).await?)
+        }
     }
 }
 

@@ -94,9 +94,16 @@ mod memory;
 mod redis;
 pub mod servers;
 mod sqlite;
+mod zookeeper;
 
 /// All stores that are measured.
-pub const ALL: &[&dyn Store] = &[&memory::Memory, &sqlite::Sqlite, &redis::Redis, &etcd::Etcd];
+pub const ALL: &[&dyn Store] = &[
+    &memory::Memory,
+    &sqlite::Sqlite,
+    &redis::Redis,
+    &etcd::Etcd,
+    &zookeeper::Zookeeper,
+];
 
 /// The store of this name.
 pub fn named(name: &str) -> Option<&'static dyn Store> {

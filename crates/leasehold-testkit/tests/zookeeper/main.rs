@@ -1,0 +1,13 @@
+//! The ZooKeeper store on real servers.
+
+mod access;
+mod conformance;
+mod contending;
+mod doctor;
+mod faults;
+mod layout;
+mod nodes;
+mod orphans;
+mod scene;
+mod tls;
+mod waiting;

@@ -1,0 +1,29 @@
+//! Hints for the clients of this store: the connection went, a lock was released by force.
+
+use tokio::sync::broadcast;
+
+use crate::backend::Hint;
+
+/// How many hints may be on their way; a client that missed some asks about all its leases.
+const BACKLOG: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Hints(broadcast::Sender<Hint>);
+
+impl Default for Hints {
+    fn default() -> Self {
+        Self(broadcast::Sender::new(BACKLOG))
+    }
+}
+
+impl Hints {
+    pub(super) fn announce(&self, hint: Hint) {
+        // Fails when nobody listens, and then nobody has leases.
+        let _ = self.0.send(hint);
+    }
+
+    pub(super) async fn next(&self) -> Hint {
+        // A hint between two calls is missed; the next renewal then tells instead.
+        self.0.subscribe().recv().await.unwrap_or(Hint::All)
+    }
+}

@@ -1,0 +1,228 @@
+//! The sessions of one client: one for each TTL, opened when it is first needed.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::timeout;
+use zookeeper_client::{AddWatchMode, Client, EventType, SessionState, TlsOptions};
+
+use super::books::Books;
+use super::card;
+use super::error::{of_connecting, of_request};
+use super::path::Paths;
+use super::session::{Session, silence, slack};
+use super::url::{Target, Tls};
+use crate::backend::Hint;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long opening a session may take, all servers together.
+const OPENING: Duration = Duration::from_secs(5);
+/// How long a request waits for a connection that just broke.
+const A_MOMENT: Duration = Duration::from_millis(500);
+/// The longest time-out that the protocol can carry.
+const LONGEST: Duration = Duration::from_millis(i32::MAX as u64);
+
+type Slot = Arc<tokio::sync::Mutex<Option<Arc<Session>>>>;
+
+#[derive(Debug)]
+pub(super) struct Sessions {
+    target: Arc<Target>,
+    books: Arc<Books>,
+    /// By TTL, in milliseconds.
+    slots: Mutex<HashMap<u64, Slot>>,
+}
+
+impl Sessions {
+    pub(super) fn new(target: Arc<Target>, books: Arc<Books>) -> Self {
+        Self { target, books, slots: Mutex::default() }
+    }
+
+    /// The session for leases of this TTL; refused if the server does not keep sessions for
+    /// just that long: nobody would notice that a lease ends sooner or later than agreed.
+    pub(super) async fn of(&self, ttl: Duration) -> Result<Arc<Session>> {
+        let session = self.any(ttl).await?;
+        session.wait_connected(A_MOMENT).await?;
+        let (asked, granted) = (session.ttl, session.client.session_timeout());
+        if asked != granted {
+            let message = format!(
+                "this ZooKeeper keeps sessions for {granted:?} when {asked:?} are asked for, so \
+                 a lease would not last for its TTL; choose a TTL that it allows (see \
+                 `leasehold doctor`), or set its minSessionTimeout and maxSessionTimeout"
+            );
+            return Err(Error::new(ErrorKind::Refused, message));
+        }
+        Ok(session)
+    }
+
+    /// A session to read with: one that is connected, or else the one that was opened first.
+    pub(super) async fn reader(&self) -> Result<Arc<Session>> {
+        let connected = self.open_ones().into_iter().find(|session| session.is_connected());
+        if let Some(session) = connected {
+            return Ok(session);
+        }
+        let session = self.any(self.target.session).await?;
+        session.wait_connected(A_MOMENT).await?;
+        Ok(session)
+    }
+
+    /// Those that are open.
+    pub(super) fn open_ones(&self) -> Vec<Arc<Session>> {
+        let slots: Vec<_> = self.slots.lock().values().cloned().collect();
+        slots.iter().filter_map(|slot| slot.try_lock().ok()?.clone()).collect()
+    }
+
+    /// Lets go of sessions that are over.
+    pub(super) fn forget_ended(&self) {
+        self.slots.lock().retain(|_, slot| match slot.try_lock() {
+            Ok(slot) => slot.as_ref().is_none_or(|session| !session.is_over()),
+            Err(_) => true,
+        });
+    }
+
+    async fn any(&self, ttl: Duration) -> Result<Arc<Session>> {
+        let millis = whole_millis(ttl)?;
+        let slot = self.slots.lock().entry(millis).or_default().clone();
+        let mut place = slot.lock_owned().await;
+        if let Some(session) = place.as_ref().filter(|session| !session.is_over()) {
+            return Ok(session.clone());
+        }
+        // In a task of its own: whoever asks may give up, but the next one finds it open.
+        let (target, books) = (self.target.clone(), self.books.clone());
+        let opening = tokio::spawn(async move {
+            let session = open(&target, books, Duration::from_millis(millis)).await?;
+            *place = Some(session.clone());
+            Ok(session)
+        });
+        opening.await.unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Internal, "opening a session was interrupted"))
+        })
+    }
+}
+
+/// Sessions count in milliseconds: a TTL in between is kept for a little longer.
+fn whole_millis(ttl: Duration) -> Result<u64> {
+    if ttl > LONGEST {
+        let message = format!("ZooKeeper cannot keep a session for {ttl:?}; use a shorter TTL");
+        return Err(Error::invalid(message));
+    }
+    Ok(ttl.as_nanos().div_ceil(1_000_000) as u64)
+}
+
+/// Opens a session, without what follows it.
+pub(super) async fn connect(target: &Target, asked: Duration) -> Result<Client> {
+    let mut connector = Client::connector()
+        .with_session_timeout(asked)
+        .with_connection_timeout(silence(asked))
+        .with_fail_eagerly();
+    if let Some(digest) = &target.digest {
+        connector = connector.with_auth("digest", digest.as_bytes());
+    }
+    let cluster = target.cluster();
+    let connecting = async {
+        match &target.tls {
+            Some(tls) => connector.with_tls(options(tls)?).secure_connect(&cluster).await,
+            None => connector.connect(&cluster).await,
+        }
+        .map_err(of_connecting)
+    };
+    timeout(OPENING, connecting).await.unwrap_or_else(|_| {
+        let message = format!("no ZooKeeper server opened a session within {OPENING:?}");
+        Err(Error::new(ErrorKind::Unreachable, message))
+    })
+}
+
+async fn open(target: &Target, books: Arc<Books>, ttl: Duration) -> Result<Arc<Session>> {
+    let asked = books.clock.now();
+    let client = connect(target, ttl).await?;
+    // A server that is alone has no configuration of an ensemble; who may not read it is
+    // taken for one of many.
+    let alone = client.get_config().await.is_ok_and(|(config, _)| config.is_empty());
+    let slack = slack(client.session_timeout(), target.tick, alone);
+    let session = Session::new(client, ttl, slack, books.clock.clone(), asked);
+    let session = Arc::new(session);
+    let watched = follow_state(Arc::downgrade(&session), books.clone());
+    session.adopt(tokio::spawn(watched).abort_handle());
+    let paths = Paths::below(&target.root);
+    let heard = listen_to_bell(Arc::downgrade(&session), books, paths);
+    session.adopt(tokio::spawn(heard).abort_handle());
+    Ok(session)
+}
+
+/// Tells the client's keeper as soon as the session is in doubt, or over.
+async fn follow_state(session: Weak<Session>, books: Arc<Books>) {
+    let Some(mut states) = session.upgrade().map(|session| session.client.state_watcher()) else {
+        return;
+    };
+    let mut seen = session.upgrade().map(|session| session.client.state());
+    loop {
+        // What changed before we looked counts as well.
+        let state = match seen.take().filter(|state| *state != SessionState::SyncConnected) {
+            Some(state) => state,
+            None => states.changed().await,
+        };
+        let Some(session) = session.upgrade() else { return };
+        match state {
+            SessionState::SyncConnected | SessionState::ConnectedReadOnly => {
+                // What was sent on the old connection may still arrive.
+                session.expect_strangers();
+            }
+            SessionState::Disconnected => {}
+            _ => tracing::debug!(session = %session.client.session_id(), %state, "a session ended"),
+        }
+        books.hints.announce(Hint::All);
+        books.ring.notify_one();
+        if state.is_terminated() {
+            return;
+        }
+    }
+}
+
+/// Hears of force-releases: their record is written with the bell.
+async fn listen_to_bell(session: Weak<Session>, books: Arc<Books>, paths: Paths) {
+    let bell = paths.bell();
+    let watching = async {
+        let session = session.upgrade()?;
+        session.client.watch(&bell, AddWatchMode::Persistent).await.ok()
+    };
+    let Some(mut watcher) = watching.await else {
+        // The next renewal tells instead.
+        return;
+    };
+    loop {
+        let event = watcher.changed().await;
+        if event.event_type == EventType::Session {
+            if event.session_state.is_terminated() {
+                return;
+            }
+            continue;
+        }
+        let Some(session) = session.upgrade() else { return };
+        let Ok((data, _)) = session.client.get_data(&bell).await else { continue };
+        if let Some((name, forced)) = card::read_record(&data)
+            && let Some(owner) = books.table.holder_with(&name, forced.token)
+        {
+            books.hints.announce(Hint::Lease(owner));
+        }
+    }
+}
+
+fn options(tls: &Tls) -> Result<TlsOptions> {
+    // The driver brings a second provider of cryptography, and then rustls asks which one is
+    // meant. If the program has chosen already, it stays with that.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut options = TlsOptions::new().with_pem_ca(&read(&tls.ca)?).map_err(of_request)?;
+    if let Some((cert, key)) = &tls.identity {
+        options = options.with_pem_identity(&read(cert)?, &read(key)?).map_err(of_request)?;
+    }
+    Ok(options)
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).map_err(|error| {
+        Error::invalid(format!("cannot read {}: {error}", path.display())).caused_by(error)
+    })
+}

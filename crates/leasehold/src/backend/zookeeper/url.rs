@@ -1,0 +1,289 @@
+//! `zk://user:password@host:port,host:port/root?layout=curator`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+
+use super::layout::Layout;
+use crate::error::{Error, Result};
+use crate::terms::DEFAULT_TTL;
+
+/// Where locks live when the URL names no root.
+const DEFAULT_ROOT: &str = "/leasehold";
+/// What ZooKeeper listens on.
+const DEFAULT_PORT: u16 = 2181;
+
+/// What a URL says.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) hosts: Vec<(String, u16)>,
+    pub(super) root: String,
+    pub(super) layout: Layout,
+    /// `user:password`, as the digest scheme wants it.
+    pub(super) digest: Option<String>,
+    pub(super) access: Access,
+    pub(super) parents: Parents,
+    pub(super) tls: Option<Tls>,
+    /// The TTL for which a session is opened at once.
+    pub(super) session: Duration,
+    /// The servers' `tickTime`, where it is known.
+    pub(super) tick: Option<Duration>,
+}
+
+/// Who may do what with the nodes we create.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Everybody everything.
+    Anyone,
+    /// Those with our credentials everything.
+    Creator,
+    /// The same, and everybody may look.
+    CreatorAndReaders,
+}
+
+/// What the node of a lock is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parents {
+    Persistent,
+    /// ZooKeeper deletes it some time after its last child has gone, as Curator likes it.
+    Container,
+}
+
+/// Files in PEM form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Tls {
+    pub(super) ca: PathBuf,
+    pub(super) identity: Option<(PathBuf, PathBuf)>,
+}
+
+impl Target {
+    /// Parses what follows `zk:` (with `secure`: `zks:`).
+    pub(super) fn parse(rest: &str, secure: bool) -> Result<Self> {
+        let rest = rest.strip_prefix("//").ok_or_else(|| {
+            Error::invalid("a ZooKeeper URL is zk://host:port,host:port/root, with two slashes")
+        })?;
+        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, root) = match place.find('/') {
+            Some(slash) => place.split_at(slash),
+            None => (place, ""),
+        };
+        // The last one: a password may contain an @ by mistake.
+        let (user, hosts) = match authority.rsplit_once('@') {
+            Some((user, hosts)) => (Some(user), hosts),
+            None => (None, authority),
+        };
+        let digest = user.map(digest).transpose()?;
+        let access = if digest.is_some() { Access::Creator } else { Access::Anyone };
+        let mut target = Self {
+            hosts: hosts.split(',').map(host).collect::<Result<_>>()?,
+            root: root_path(root)?,
+            layout: Layout::Kazoo,
+            digest,
+            access,
+            parents: Parents::Persistent,
+            tls: None,
+            session: DEFAULT_TTL,
+            tick: None,
+        };
+        target.take_options(query, secure)?;
+        Ok(target)
+    }
+
+    fn take_options(&mut self, query: &str, secure: bool) -> Result<()> {
+        let (mut ca, mut cert, mut key) = (None, None, None);
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            let (word, value) = option.split_once('=').unwrap_or((option, ""));
+            let value = decode(value)?;
+            match (word, value.as_str()) {
+                ("layout", "kazoo") => self.layout = Layout::Kazoo,
+                ("layout", "curator") => self.layout = Layout::Curator,
+                ("acl", "anyone") => self.access = Access::Anyone,
+                ("acl", "creator") => self.access = Access::Creator,
+                ("acl", "creator-read") => self.access = Access::CreatorAndReaders,
+                ("parents", "persistent") => self.parents = Parents::Persistent,
+                ("parents", "container") => self.parents = Parents::Container,
+                ("session", _) => self.session = duration(word, &value)?,
+                ("tick", _) => self.tick = Some(duration(word, &value)?),
+                ("ca", _) => ca = Some(PathBuf::from(value)),
+                ("cert", _) => cert = Some(PathBuf::from(value)),
+                ("key", _) => key = Some(PathBuf::from(value)),
+                ("layout", _) => return Err(one_of(word, "kazoo or curator")),
+                ("acl", _) => return Err(one_of(word, "anyone, creator or creator-read")),
+                ("parents", _) => return Err(one_of(word, "persistent or container")),
+                _ => {
+                    let message = format!(
+                        "a ZooKeeper URL has no option {word:?}; it has layout, acl, parents, \
+                         session, tick, and with zks: ca, cert and key"
+                    );
+                    return Err(Error::invalid(message));
+                }
+            }
+        }
+        if self.access != Access::Anyone && self.digest.is_none() {
+            let message = "acl=creator needs a user: zk://user:password@host/root?acl=creator";
+            return Err(Error::invalid(message));
+        }
+        self.tls = match (secure, ca, cert, key) {
+            (false, None, None, None) => None,
+            (false, ..) => return Err(Error::invalid("ca, cert and key are for zks: URLs")),
+            (true, Some(ca), Some(cert), Some(key)) => {
+                Some(Tls { ca, identity: Some((cert, key)) })
+            }
+            (true, Some(ca), None, None) => Some(Tls { ca, identity: None }),
+            (true, None, ..) => {
+                let message = "a zks: URL needs the certificate it trusts: ?ca=/path/to/ca.pem";
+                return Err(Error::invalid(message));
+            }
+            (true, ..) => return Err(Error::invalid("cert and key go together")),
+        };
+        Ok(())
+    }
+
+    /// As the driver wants its servers.
+    pub(super) fn cluster(&self) -> String {
+        let host = |(host, port): &(String, u16)| match host.contains(':') {
+            true => format!("[{host}]:{port}"),
+            false => format!("{host}:{port}"),
+        };
+        self.hosts.iter().map(host).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target")
+            .field("hosts", &self.hosts)
+            .field("root", &self.root)
+            .field("layout", &self.layout)
+            .field("authenticated", &self.digest.is_some())
+            .field("access", &self.access)
+            .field("tls", &self.tls.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+fn digest(user: &str) -> Result<String> {
+    let (user, password) = user.split_once(':').ok_or_else(|| {
+        Error::invalid("a user in a ZooKeeper URL has a password: zk://user:password@host")
+    })?;
+    Ok(format!("{}:{}", decode(user)?, decode(password)?))
+}
+
+fn host(host: &str) -> Result<(String, u16)> {
+    let wrong = || {
+        let message = format!("{host:?} is no host of a ZooKeeper URL; write host:port,host:port");
+        Error::invalid(message)
+    };
+    let (name, port) = match host.strip_prefix('[') {
+        Some(rest) => {
+            let (name, port) = rest.split_once(']').ok_or_else(wrong)?;
+            (name, port.strip_prefix(':'))
+        }
+        None => match host.split_once(':') {
+            Some((name, port)) => (name, Some(port)),
+            None => (host, None),
+        },
+    };
+    let port = match port {
+        Some(port) => port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?,
+        None => DEFAULT_PORT,
+    };
+    if name.is_empty() || name.contains(char::is_whitespace) {
+        return Err(wrong());
+    }
+    Ok((name.to_owned(), port))
+}
+
+fn root_path(root: &str) -> Result<String> {
+    let root = decode(root)?;
+    let root = match root.trim_end_matches('/') {
+        "" if root.is_empty() => return Ok(DEFAULT_ROOT.to_owned()),
+        "" => return Ok("/".to_owned()),
+        root => root,
+    };
+    let whole = root[1..].split('/').all(|part| !matches!(part, "" | "." | ".."));
+    if !whole || root.contains(char::is_control) || root.starts_with("/zookeeper/") {
+        let message = format!("{root:?} cannot be the root of locks: it is no path of ZooKeeper's");
+        return Err(Error::invalid(message));
+    }
+    Ok(root.to_owned())
+}
+
+fn decode(text: &str) -> Result<String> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    // Not repeated: it may be a password.
+    decoded.map(Into::into).map_err(|_| Error::invalid("a part of the URL is not UTF-8"))
+}
+
+fn duration(word: &str, text: &str) -> Result<Duration> {
+    let parsed = match text.strip_suffix("ms") {
+        Some(number) => number.parse().ok().map(Duration::from_millis),
+        None => text.strip_suffix('s').and_then(|n| n.parse().ok()).map(Duration::from_secs),
+    };
+    parsed.filter(|duration| !duration.is_zero()).ok_or_else(|| {
+        Error::invalid(format!("{word}={text} is no duration; write {word}=30s or {word}=500ms"))
+    })
+}
+
+fn one_of(word: &str, choices: &str) -> Error {
+    Error::invalid(format!("the option {word} of a ZooKeeper URL is {choices}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_url_has_sensible_defaults() {
+        let target = Target::parse("//db1", false).unwrap();
+        assert_eq!(target.hosts, [("db1".to_owned(), 2181)]);
+        assert_eq!((target.root.as_str(), target.layout), ("/leasehold", Layout::Kazoo));
+        assert_eq!((target.access, target.session), (Access::Anyone, DEFAULT_TTL));
+        assert_eq!(Target::parse("//db1/", false).unwrap().root, "/");
+    }
+
+    #[test]
+    fn a_long_one_is_read_whole() {
+        let rest = "//me:p%40ss%3Aword@a:1,[::1]:2,c/x/y/?layout=curator&acl=creator-read\
+                    &parents=container&session=3s&tick=200ms&ca=/ca.pem&cert=/c.pem&key=/k.pem";
+        let target = Target::parse(rest, true).unwrap();
+        assert_eq!(target.cluster(), "a:1,[::1]:2,c:2181");
+        assert_eq!((target.root.as_str(), target.layout), ("/x/y", Layout::Curator));
+        assert_eq!(target.digest.as_deref(), Some("me:p@ss:word"));
+        assert_eq!(target.access, Access::CreatorAndReaders);
+        assert_eq!(target.parents, Parents::Container);
+        assert_eq!(target.session, Duration::from_secs(3));
+        assert_eq!(target.tick, Some(Duration::from_millis(200)));
+        let tls = target.tls.as_ref().unwrap();
+        assert!(tls.identity.is_some());
+        let shown = format!("{target:?}");
+        assert!(!shown.contains("p@ss") && !shown.contains("me:"), "{shown}");
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_without_its_secrets() {
+        for (rest, secure) in [
+            ("db1", false),
+            ("//", false),
+            ("//a:x", false),
+            ("//a:0", false),
+            ("//a,,b", false),
+            ("//secret@a", false),
+            ("//a/x//y", false),
+            ("//a/../y", false),
+            ("//a/zookeeper/x", false),
+            ("//u:secret@a?colour=red", false),
+            ("//u:secret@a?layout=zk", false),
+            ("//a?acl=creator", false),
+            ("//a?session=3", false),
+            ("//a?ca=/ca.pem", false),
+            ("//a", true),
+            ("//a?ca=/ca.pem&cert=/c.pem", true),
+        ] {
+            let error = Target::parse(rest, secure).unwrap_err();
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+}
