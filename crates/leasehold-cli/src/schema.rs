@@ -1,10 +1,12 @@
 //! `leasehold schema`: what has to be set up by hand before a store can be used.
 
 use leasehold::StoreKind;
+use leasehold::backend::postgres::SCHEMA;
 
 use crate::args::Schema;
 use crate::config::Config;
 use crate::exit::{Failure, USAGE, tell};
+use crate::screen;
 use crate::store::Store;
 
 /// Prints the schema, for a store that has one.
@@ -16,6 +18,7 @@ pub(crate) fn schema(args: Schema, config: &Config) -> Result<u8, Failure> {
     };
     // Not to stdout, which may be another program's input.
     tell(match kind {
+        StoreKind::Postgres => return screen::print(SCHEMA).map(|()| 0),
         StoreKind::Memory => "the memory store needs no schema: it keeps nothing",
         StoreKind::Sqlite => {
             "the sqlite store needs no schema by hand: it creates its file and its tables \

@@ -13,12 +13,15 @@ use tempfile::TempDir;
 
 use crate::world::{Opening, StoreUnderTest};
 
+pub mod postgres;
+
 /// A fresh store of this kind, behind a server of its own if it needs one. There is no
 /// default arm: a store that nobody registers here does not build.
 pub fn open(kind: StoreKind) -> Arc<dyn StoreUnderTest> {
     match kind {
         StoreKind::Memory => Arc::new(Memory::default()),
         StoreKind::Sqlite => Arc::new(Sqlite::new()),
+        StoreKind::Postgres => Arc::new(postgres::PostgresStore::lease()),
     }
 }
 

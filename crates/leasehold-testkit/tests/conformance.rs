@@ -40,5 +40,5 @@ macro_rules! suite {
 suite!(
     Memory as memory,
     Sqlite as sqlite;
-    elsewhere:
+    elsewhere: Postgres in "postgres/main.rs"
 );

@@ -37,6 +37,8 @@ use crate::owner::Owner;
 use crate::token::Token;
 
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 

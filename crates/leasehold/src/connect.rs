@@ -30,6 +30,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// |---|---|
 /// | `sqlite:` | the embedded store of this user, for the processes of this machine |
 /// | `sqlite:/path/to/locks.db` | an embedded store at this path |
+/// | `postgres://user@host/database` | PostgreSQL, leases in a table; `?mode=session` for advisory locks |
 /// | `memory:` | a store of its own in the memory of this process |
 /// | `memory:name` | the store of this name in the memory of this process |
 ///
@@ -180,6 +181,9 @@ pub enum StoreKind {
     /// The embedded store.
     #[cfg(feature = "sqlite")]
     Sqlite,
+    /// PostgreSQL.
+    #[cfg(feature = "postgres")]
+    Postgres,
 }
 
 impl StoreKind {
@@ -188,6 +192,8 @@ impl StoreKind {
         StoreKind::Memory,
         #[cfg(feature = "sqlite")]
         StoreKind::Sqlite,
+        #[cfg(feature = "postgres")]
+        StoreKind::Postgres,
     ];
 
     /// How its URLs begin, without the colon: the usual way first.
@@ -196,6 +202,8 @@ impl StoreKind {
             Self::Memory => &["memory"],
             #[cfg(feature = "sqlite")]
             Self::Sqlite => &["sqlite"],
+            #[cfg(feature = "postgres")]
+            Self::Postgres => &["postgres", "postgresql"],
         }
     }
 
@@ -235,6 +243,8 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
             };
             Ok(SqliteStore::open(&path, clock.clone())?)
         }
+        #[cfg(feature = "postgres")]
+        StoreKind::Postgres => crate::backend::postgres::open(url, clock.clone()).await,
     }
 }
 

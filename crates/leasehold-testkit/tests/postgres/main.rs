@@ -1,0 +1,3 @@
+//! PostgreSQL: the whole suite in both modes, and what only happens there.
+
+mod conformance;
