@@ -66,6 +66,7 @@ macro_rules! for_each_case {
             waiting::a_pushed_grant_without_renewal_is_whole,
             waiting::a_grant_that_meets_a_cancellation_is_passed_on,
             losing::loss_fires_at_the_deadline_when_the_store_is_silent,
+            losing::loss_fires_at_the_deadline_in_doubt_as_well,
             losing::the_holder_knows_before_the_next_one_starts,
             losing::the_deadline_counts_from_before_the_request,
             losing::the_drift_is_taken_off_the_deadline,

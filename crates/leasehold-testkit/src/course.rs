@@ -1,5 +1,6 @@
 //! A course: one store, one fault, for a while; and the judgement of its history.
 //!
+//! * [`stage`]: the store with its servers; [`fault`]: what strikes; [`plan`]: how
 //! * [`worker`]: what is done under the locks
 //! * [`crew`]: the workers as processes or threads
 //! * [`schedule`]: when which of them is struck
@@ -11,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use crate::faults::disk::SmallDisk;
 use crate::faults::freezer::Freezer;
 use crate::faults::signals;
 use crate::history::History;
@@ -24,47 +24,27 @@ mod aim;
 pub mod crew;
 pub mod descriptors;
 pub mod fault;
+pub mod plan;
 pub mod schedule;
+pub mod stage;
 mod stall;
 pub mod table;
+mod wire;
 pub mod worker;
 
 use crew::Member;
-use fault::Fault;
+use fault::{Fault, Place};
+use plan::Plan;
 use schedule::Strike;
+use stage::{Stage, Store};
+use wire::Wires;
 use worker::Orders;
-
-/// Room for the store and a write-ahead log of its usual size (4 MiB, until it is
-/// checkpointed), in KiB: it must be the filler that fills it.
-const DISK: u32 = 16 * 1024;
-
-/// A store whose histories are measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Store {
-    /// In one process: its workers are threads.
-    Memory,
-    /// On one machine.
-    Sqlite,
-}
-
-impl Store {
-    /// All of them.
-    pub const ALL: [Store; 2] = [Store::Memory, Store::Sqlite];
-
-    /// Its name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Sqlite => "sqlite",
-        }
-    }
-}
 
 /// One run to be.
 #[derive(Debug)]
 pub struct Course<'a> {
     /// The store.
-    pub store: Store,
+    pub store: &'a dyn Store,
     /// The fault.
     pub fault: Fault,
     /// For how long.
@@ -88,14 +68,15 @@ impl Course<'_> {
     pub fn run(&self) -> Result<Report> {
         std::fs::create_dir_all(&self.folder)?;
         let driver = Recorder::create(&self.folder, "driver")?;
-        let disk = match self.fault {
-            Fault::Disk => Some(SmallDisk::mount(&self.folder.join("disk"), DISK)?),
+        let plan = self.store.plan(self.fault);
+        let stage = self.store.set(&self.folder, self.fault)?;
+        let wires = match self.fault.place() {
+            Place::Wire => Some(Wires::lay(plan.workers, &stage.servers())?),
             _ => None,
         };
-        let mut scene =
-            Scene { course: self, orders: self.orders(), driver, members: Vec::new(), disk };
-        scene.driver.note("", self.began());
-        for slot in 0..self.fault.workers() {
+        driver.note("", self.began(&plan));
+        let mut scene = Scene { course: self, plan, driver, members: Vec::new(), stage, wires };
+        for slot in 0..scene.plan.workers {
             let member = scene.start(slot, 0)?;
             scene.members.push(member);
         }
@@ -107,34 +88,16 @@ impl Course<'_> {
         Ok(Report::of(&History::read(&self.folder)?))
     }
 
-    fn orders(&self) -> Orders {
-        let url = match self.store {
-            Store::Memory => format!("memory:faults-{}", self.folder.display()),
-            Store::Sqlite => match self.fault {
-                Fault::Disk => format!("sqlite:{}", self.folder.join("disk/locks.db").display()),
-                _ => format!("sqlite:{}", self.folder.join("locks.db").display()),
-            },
-        };
-        Orders {
-            url,
-            folder: self.folder.clone(),
-            locks: self.fault.locks(),
-            clients: self.fault.clients(),
-            ttl_ms: self.fault.ttl().as_millis() as u64,
-            gap_us: self.fault.gap().as_micros() as u64,
-            only_queues: self.fault.only_queues(),
-            heedless: self.heedless,
-            seed: self.seed,
-        }
-    }
-
-    fn began(&self) -> What {
+    fn began(&self, plan: &Plan) -> What {
+        let excused = self.store.does_not_promise(self.fault);
         What::Began {
             store: self.store.name().to_owned(),
             fault: self.fault.name().to_owned(),
             row: self.fault.row(),
             seed: self.seed,
-            ttl_ms: self.fault.ttl().as_millis() as u64,
+            ttl_ms: plan.ttl.as_millis() as u64,
+            failover_ms: self.store.failover().as_millis() as u64,
+            excused: excused.iter().map(|(letter, _)| (*letter).to_owned()).collect(),
         }
     }
 }
@@ -142,10 +105,11 @@ impl Course<'_> {
 /// A run in progress.
 struct Scene<'a> {
     course: &'a Course<'a>,
-    orders: Orders,
+    plan: Plan,
     driver: Recorder,
     members: Vec<Running>,
-    disk: Option<SmallDisk>,
+    wires: Option<Wires>,
+    stage: Box<dyn Stage>,
 }
 
 struct Running {
@@ -158,11 +122,10 @@ struct Running {
 impl Scene<'_> {
     fn start(&self, slot: usize, life: u64) -> Result<Running> {
         let id = format!("{slot}.{life}");
-        let seed = self.orders.seed.wrapping_add(1_000 * slot as u64 + 7_919 * life);
-        let orders = Orders { seed, ..self.orders.clone() };
-        let member = match self.course.store {
-            Store::Memory => Member::thread(&id, orders)?,
-            Store::Sqlite => Member::process(self.course.program, &id, &orders)?,
+        let orders = self.orders(slot, life);
+        let member = match self.course.store.in_process() {
+            true => Member::thread(&id, orders)?,
+            false => Member::process(self.course.program, &id, &orders)?,
         };
         let freezer = match (self.course.fault, member.pid()) {
             (Fault::Freeze, Some(pid)) => {
@@ -175,14 +138,34 @@ impl Scene<'_> {
         Ok(Running { id, life, member, freezer })
     }
 
+    fn orders(&self, slot: usize, life: u64) -> Orders {
+        let servers = match &self.wires {
+            Some(wires) => wires.of(slot),
+            None => self.stage.servers(),
+        };
+        let (course, plan) = (self.course, &self.plan);
+        Orders {
+            url: self.stage.url(&servers),
+            folder: course.folder.clone(),
+            locks: plan.locks,
+            clients: plan.clients,
+            ttl_ms: plan.ttl.as_millis() as u64,
+            gap_us: plan.gap.as_micros() as u64,
+            long: plan.long,
+            only_queues: plan.only_queues,
+            heedless: course.heedless,
+            seed: course.seed.wrapping_add(1_000 * slot as u64 + 7_919 * life),
+        }
+    }
+
     /// Follows the schedule.
     fn strike_all(&mut self) -> Result<()> {
         let course = self.course;
         let began = Instant::now();
-        let strikes = course
-            .fault
-            .rhythm()
-            .map(|rhythm| schedule::draw(course.seed, course.fault.slots(), course.lasts, rhythm));
+        let slots = self.plan.slots;
+        let strikes = self.plan.rhythm;
+        let strikes =
+            strikes.map(|rhythm| schedule::draw(course.seed, slots, course.lasts, rhythm));
         let mut acts: Vec<(Duration, bool, Strike)> = Vec::new();
         for strike in strikes.into_iter().flatten() {
             acts.push((strike.at, true, strike));
@@ -192,19 +175,19 @@ impl Scene<'_> {
         for (at, begins, strike) in acts {
             thread::sleep(at.saturating_sub(began.elapsed()));
             match begins {
-                true => self.inject(strike.slot)?,
-                false => self.heal(strike.slot)?,
+                true => self.inject(&strike)?,
+                false => self.heal(&strike)?,
             }
         }
         thread::sleep(course.lasts.saturating_sub(began.elapsed()));
         Ok(())
     }
 
-    fn inject(&mut self, slot: usize) -> Result<()> {
-        let fault = self.course.fault;
+    fn inject(&mut self, strike: &Strike) -> Result<()> {
+        let (fault, slot) = (self.course.fault, strike.slot);
         let target = self.target(slot);
-        if fault.aims(slot) {
-            aim::wait(&self.orders.folder.join(format!("{target}.jsonl")));
+        if aim::aims(fault, slot) {
+            aim::wait(&self.course.folder.join(format!("{target}.jsonl")));
         }
         // Recorded before it strikes and healed after it is over: judged by the wider window.
         self.driver.note(
@@ -216,40 +199,60 @@ impl Scene<'_> {
                 kills: fault == Fault::Kill,
             },
         );
-        match fault {
-            Fault::Pause | Fault::Queue => match &mut self.members[slot].member {
-                Member::Thread(thread) => thread.block(),
-                member => signals::pause(member.pid().expect("a process"))?,
-            },
-            Fault::Freeze => self.members[slot].freezer.as_ref().expect("one each").freeze()?,
-            Fault::Kill => self.members[slot].member.kill()?,
-            Fault::Disk => self.disk.as_ref().expect("mounted").fill()?,
-            Fault::Waiters => {}
+        match fault.place() {
+            Place::Worker => self.strike_worker(slot),
+            Place::Wire => {
+                self.wires.as_ref().expect("laid").inject(fault, strike);
+                Ok(())
+            }
+            Place::Stage => self.stage.inject(fault, strike),
         }
-        Ok(())
     }
 
-    fn heal(&mut self, slot: usize) -> Result<()> {
-        let fault = self.course.fault;
-        let target = self.target(slot);
-        match fault {
-            Fault::Pause | Fault::Queue => match &mut self.members[slot].member {
-                Member::Thread(thread) => thread.unblock(),
-                member => signals::resume(member.pid().expect("a process"))?,
+    fn strike_worker(&mut self, slot: usize) -> Result<()> {
+        let running = &mut self.members[slot];
+        match self.course.fault {
+            Fault::Freeze => running.freezer.as_ref().expect("one each").freeze(),
+            Fault::Kill => running.member.kill(),
+            _ => match &mut running.member {
+                Member::Thread(thread) => {
+                    thread.block();
+                    Ok(())
+                }
+                member => Ok(signals::pause(member.pid().expect("a process"))?),
             },
-            Fault::Freeze => self.members[slot].freezer.as_ref().expect("one each").thaw()?,
-            Fault::Kill => self.members[slot] = self.start(slot, self.members[slot].life + 1)?,
-            Fault::Disk => self.disk.as_ref().expect("mounted").empty()?,
-            Fault::Waiters => {}
+        }
+    }
+
+    fn heal(&mut self, strike: &Strike) -> Result<()> {
+        let (fault, slot) = (self.course.fault, strike.slot);
+        let target = self.target(slot);
+        match fault.place() {
+            Place::Worker => self.heal_worker(slot)?,
+            Place::Wire => self.wires.as_ref().expect("laid").heal(strike),
+            Place::Stage => self.stage.heal(fault, strike)?,
         }
         self.driver.note("", What::Healed { fault: fault.name().to_owned(), target });
         Ok(())
     }
 
-    fn target(&self, slot: usize) -> String {
+    fn heal_worker(&mut self, slot: usize) -> Result<()> {
+        let running = &mut self.members[slot];
         match self.course.fault {
-            Fault::Disk => "disk".to_owned(),
-            _ => self.members[slot].id.clone(),
+            Fault::Freeze => running.freezer.as_ref().expect("one each").thaw()?,
+            Fault::Kill => self.members[slot] = self.start(slot, self.members[slot].life + 1)?,
+            _ => match &mut running.member {
+                Member::Thread(thread) => thread.unblock(),
+                member => signals::resume(member.pid().expect("a process"))?,
+            },
+        }
+        Ok(())
+    }
+
+    fn target(&self, slot: usize) -> String {
+        match self.course.fault.place() {
+            Place::Stage => format!("{} {slot}", self.course.store.name()),
+            Place::Worker | Place::Wire => self.members[slot].id.clone(),
         }
     }
 
@@ -275,9 +278,9 @@ impl Scene<'_> {
     }
 
     fn note_finals(&self) -> Result<()> {
-        for lock in 0..self.orders.locks {
+        for lock in 0..self.plan.locks {
             let name = format!("lock-{lock}");
-            let register = Unfenced::open(&self.orders.folder.join(format!("{name}.unfenced")))?;
+            let register = Unfenced::open(&self.course.folder.join(format!("{name}.unfenced")))?;
             self.driver.note(&name, What::Final { value: register.read()? });
         }
         Ok(())

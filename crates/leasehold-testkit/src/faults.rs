@@ -6,5 +6,5 @@ pub mod faketime;
 pub mod freezer;
 pub mod namespace;
 pub mod proxy;
-pub mod restart;
+pub mod server;
 pub mod signals;

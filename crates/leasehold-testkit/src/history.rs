@@ -65,6 +65,15 @@ impl History {
         Ok(Self::new(events))
     }
 
+    /// How long, beyond the TTL, a lock may be out of reach after a fault, in nanoseconds.
+    pub fn failover(&self) -> u64 {
+        let began = self.events.iter().find_map(|event| match event.what {
+            What::Began { failover_ms, .. } => Some(failover_ms * 1_000_000),
+            _ => None,
+        });
+        began.unwrap_or(liveness::BOUND)
+    }
+
     /// The TTL of its leases in nanoseconds.
     pub fn ttl(&self) -> u64 {
         let began = self.events.iter().find_map(|event| match event.what {

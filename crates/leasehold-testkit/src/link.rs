@@ -1,6 +1,7 @@
 //! The way between a client and its store. A case orders a fault for the next
 //! request of a kind: its reply is swallowed or held back, the request itself is
-//! lost or delivered late. It also counts what was sent, and in what batches.
+//! lost or delivered late. It also counts what was sent, in what batches, and what is
+//! under way.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,6 +28,9 @@ struct State {
     limits: Option<Limits>,
     batches_fail: bool,
     sent: HashMap<Operation, usize>,
+    answered: HashMap<Operation, usize>,
+    under_way: usize,
+    most_under_way: usize,
     largest_batch: usize,
     same_name_in_a_batch: bool,
 }
@@ -39,6 +43,25 @@ enum Fault {
     BadBatch,
     HoldReply(oneshot::Receiver<()>),
     HoldRequest { deliver: oneshot::Receiver<()>, delivered: oneshot::Sender<()> },
+}
+
+/// A request from when it is sent until its client has the answer or gives up.
+struct UnderWay(Arc<Link>);
+
+impl UnderWay {
+    fn new(link: Arc<Link>) -> Self {
+        let mut state = link.state.lock();
+        state.under_way += 1;
+        state.most_under_way = state.most_under_way.max(state.under_way);
+        drop(state);
+        Self(link)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.state.lock().under_way -= 1;
+    }
 }
 
 /// A request that was held back.
@@ -116,6 +139,23 @@ impl Link {
         self.state.lock().sent.get(&operation).copied().unwrap_or(0)
     }
 
+    /// How many requests of this kind were answered by the store.
+    pub fn answered(&self, operation: Operation) -> usize {
+        self.state.lock().answered.get(&operation).copied().unwrap_or(0)
+    }
+
+    /// The most requests that were under way at once. One whose answer the case itself
+    /// holds back, and a wait for a lock, do not count.
+    pub fn most_under_way(&self) -> usize {
+        self.state.lock().most_under_way
+    }
+
+    /// Whether a client still waits for an answer that it gets, or gives up waiting for,
+    /// without the case doing anything.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.state.lock().under_way > 0
+    }
+
     /// The most items that travelled together.
     pub fn largest_batch(&self) -> usize {
         self.state.lock().largest_batch
@@ -154,10 +194,15 @@ impl Link {
     ) -> Reply<T> {
         let fault = self.next_fault(operation, names);
         let store = self.store.clone();
+        let held_back = matches!(fault, Some(Fault::HoldReply(_) | Fault::HoldRequest { .. }));
+        let under_way = !held_back && operation != Operation::Wait;
+        let under_way = under_way.then(|| UnderWay::new(self.clone()));
         Box::pin(async move {
+            let _under_way = under_way;
             match fault {
                 None => {
                     let reply = send(store).await;
+                    *self.state.lock().answered.entry(operation).or_default() += 1;
                     if self.state.lock().cut {
                         return std::future::pending().await;
                     }

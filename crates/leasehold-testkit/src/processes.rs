@@ -67,7 +67,7 @@ pub fn a_killed_holder_is_replaced_at_once(scene: &Scene) {
 /// its command is ended, and it says that it lost the lock.
 pub fn a_stopped_holder_is_replaced_and_told(scene: &Scene) {
     let script = "echo $LEASEHOLD_TOKEN > token; echo $$ > pid; exec sleep 600 >&- 2>&-";
-    let mut holder = scene.run("--ttl 1s", script);
+    let mut holder = scene.run("--ttl 3s", script);
     let (first, child) = (number(&scene.line("token")), scene.line("pid"));
     holder.signal(Signal::STOP);
     let waiter = scene.run("--wait 5m", "echo $LEASEHOLD_TOKEN");

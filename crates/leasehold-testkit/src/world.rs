@@ -2,14 +2,16 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use leasehold::backend::Backend;
 use leasehold::clock::{Clock, ManualClock};
 use leasehold::failpoint::Failpoints;
 use leasehold::{Event, EventKind, Events, Guarantees, Lock, Locks};
+use parking_lot::Mutex;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::link::Link;
 use crate::mutants::Mutant;
@@ -51,6 +53,7 @@ pub struct World {
     hand: Arc<ManualClock>,
     mutant: Option<Mutant>,
     names: AtomicU64,
+    links: Mutex<Vec<Weak<Link>>>,
 }
 
 /// A client of the world's store, and the link it speaks through.
@@ -71,8 +74,15 @@ impl World {
 
     /// A world around a store; with a mutant, everything in it is wrong in one way.
     pub fn new(store: impl Into<Arc<dyn StoreUnderTest>>, mutant: Option<Mutant>) -> Self {
-        let (store, hand) = (store.into(), Arc::new(ManualClock::new()));
-        Self { time: store.time(), store, hand, mutant, names: AtomicU64::new(0) }
+        let store = store.into();
+        Self {
+            time: store.time(),
+            store,
+            hand: Arc::new(ManualClock::new()),
+            mutant,
+            names: AtomicU64::new(0),
+            links: Mutex::default(),
+        }
     }
 
     /// What the store promises.
@@ -147,11 +157,12 @@ impl World {
 
     /// A client that soon counts a request as unanswered.
     pub async fn impatient_client(&self) -> Client {
-        self.client_with_timeout(Duration::from_millis(100)).await
+        self.client_with_timeout(Duration::from_millis(300)).await
     }
 
     async fn client_with_timeout(&self, timeout: Duration) -> Client {
         let link = Link::new(self.store.open(self.clock()).await);
+        self.links.lock().push(Arc::downgrade(&link));
         let failpoints = Failpoints::default();
         let store = match &self.mutant {
             Some(mutant) => mutant.spoil(link.clone(), self.clock(), &failpoints),
@@ -166,7 +177,8 @@ impl World {
         Client { locks, link, store, ttl: self.ttl() }
     }
 
-    /// Lets time pass, in steps small enough for timers to do their work.
+    /// Lets time pass, in steps small enough for timers to do their work, and never faster
+    /// than those who have something to do: on a busy machine the clock waits for them.
     pub async fn pass(&self, duration: Duration) {
         const STEP: Duration = Duration::from_millis(100);
         if self.time == Time::Real {
@@ -207,13 +219,42 @@ impl World {
         }
     }
 
-    async fn settle_down(&self) {
+    /// Lets everybody do what is due, and get the answers to what they ask.
+    pub async fn settle_down(&self) {
         for _ in 0..8 {
             tokio::task::yield_now().await;
         }
         // Stores with threads and sockets of their own need real time, if little.
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        let resting = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                if !self.is_busy() {
+                    return;
+                }
+            }
+        };
+        within_bound("a moment of rest", resting).await;
     }
+
+    /// Whether a request is under way, or a task of the runtime could run.
+    fn is_busy(&self) -> bool {
+        let links = self.links.lock();
+        links.iter().filter_map(Weak::upgrade).any(|link| link.is_busy()) || has_work()
+    }
+}
+
+/// Whether a task is ready but has no thread yet, or a worker has not gone to rest. (With
+/// one thread there is no such thing: whoever yields lets all the others run.)
+fn has_work() -> bool {
+    let runtime = Handle::current();
+    if runtime.runtime_flavor() == RuntimeFlavor::CurrentThread {
+        return false;
+    }
+    let metrics = runtime.metrics();
+    // In this order: a worker is up before it takes a task from the queue. It has gone to
+    // rest as often as it got up, and once more.
+    let rests = |worker| metrics.worker_park_unpark_count(worker) % 2 == 1;
+    metrics.global_queue_depth() > 0 || !(0..metrics.num_workers()).all(rests)
 }
 
 impl Client {

@@ -61,15 +61,10 @@ async fn waiters_with_long_ttls_do_not_throw_the_lock_around() {
         clients.push(client);
     }
     lease.release().await.unwrap();
-    let one = async || waiting.iter().any(JoinHandle::is_finished);
-    let served = tokio::time::timeout(Duration::from_secs(3), async {
-        while !one().await {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    });
-    let served = served.await.is_ok();
+    let served = async || waiting.iter().any(JoinHandle::is_finished);
+    eventually("one of them is served", served).await;
     let asked: usize = clients.iter().map(|client| client.link.sent(Operation::Acquire)).sum();
-    assert!(served && asked <= 7, "served: {served}; {asked} claims for one hand-over");
+    assert!(asked <= 7, "{asked} claims for one hand-over");
 }
 
 /// Patience ran out, but nobody held anything: the store was silent.
@@ -116,7 +111,7 @@ async fn waits_with_a_claim_under_way(
     let late = client.link.hold_request(Operation::Acquire);
     let asked = async || {
         world.advance(Duration::from_millis(1)).await;
-        client.link.sent(Operation::Acquire) == 2
+        client.link.sent(Operation::Acquire) >= 2
     };
     eventually("it claims again", asked).await;
     (waiting, late)
@@ -134,10 +129,9 @@ async fn a_late_second_claim_of_an_adopted_owner_takes_nothing() {
     let (waiting, late) = waits_with_a_claim_under_way(&world, &second, &name).await;
     lease.release().await.unwrap();
     let adopted = within_bound("the grant", waiting).await.unwrap().unwrap();
-    let settled = second.link.sent(Operation::Settle);
+    let settled = second.link.answered(Operation::Settle);
     adopted.release().await.unwrap();
-    eventually("it is barred", async || second.link.sent(Operation::Settle) > settled).await;
-    first.locks.inspect(&name).await.unwrap();
+    eventually("it is barred", async || second.link.answered(Operation::Settle) > settled).await;
     late.deliver().await;
     let info = first.locks.inspect(&name).await.unwrap();
     assert!(info.lease.is_none(), "an orphan: {info:?}");
@@ -154,8 +148,7 @@ async fn a_late_second_claim_of_a_cancelled_owner_takes_nothing() {
     let (waiting, late) = waits_with_a_claim_under_way(&world, &second, &name).await;
     lease.release().await.unwrap();
     waiting.abort();
-    eventually("it is undone", async || second.link.sent(Operation::Settle) >= 2).await;
-    first.locks.inspect(&name).await.unwrap();
+    eventually("it is undone", async || second.link.answered(Operation::Settle) >= 2).await;
     late.deliver().await;
     let info = first.locks.inspect(&name).await.unwrap();
     assert!(info.lease.is_none(), "an orphan: {info:?}");
@@ -174,7 +167,8 @@ async fn a_lost_answer_to_wait_does_not_hang_the_acquire() {
     until_waiters(&first, &name, 1).await;
     lease.release().await.unwrap();
     world.pass(Duration::from_secs(60)).await;
-    assert!(waiting.is_finished(), "the lock has been free for a minute");
+    // The lock has been free for a minute.
+    let _granted = within_bound("the grant", waiting).await.unwrap().unwrap();
 }
 
 /// A batch that was refused as a whole is sent one by one, in line, each with the
@@ -199,11 +193,11 @@ async fn the_last_of_a_refused_batch_does_not_wait_for_all_the_others() {
         tasks.push(tokio::spawn(async move { lock.try_acquire().await }));
         next_event(&mut events, |kind| matches!(kind, EventKind::Asked)).await;
     }
-    let began = std::time::Instant::now();
     gate.send(()).unwrap();
     let first_round = async || client.link.sent(Operation::Settle) >= 30;
     eventually("each is told once", first_round).await;
-    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    // In line it would be one; a busy machine may not start all 30 before the first gives up.
+    assert!(client.link.most_under_way() >= 8, "{}", client.link.most_under_way());
 }
 
 /// Waiters that are long dead are counted and listed for ever, and their lock's
@@ -233,22 +227,14 @@ async fn a_late_second_claim_of_a_lost_lease_takes_nothing() {
     let (first, second) = (world.client().await, world.impatient_client().await);
     let name = world.name();
     let lease = first.lock(&name).acquire().await.unwrap();
-    second.link.refuse(Operation::Wait);
-    let mut events = second.locks.events();
-    let waiting = acquire(second.lock(&name));
-    next_event(&mut events, |kind| matches!(kind, EventKind::Waiting(_))).await;
-    let late = second.link.hold_request(Operation::Acquire);
-    let asked = async || {
-        world.advance(Duration::from_millis(1)).await;
-        second.link.sent(Operation::Acquire) == 2
-    };
-    eventually("it claims again", asked).await;
+    let (waiting, late) = waits_with_a_claim_under_way(&world, &second, &name).await;
     lease.release().await.unwrap();
     let adopted = within_bound("the grant", waiting).await.unwrap().unwrap();
     first.locks.force_release(&name, "stuck").await.unwrap();
     within_bound("the loss", adopted.lost()).await;
+    let settled = second.link.answered(Operation::Settle);
     drop(adopted);
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    eventually("it is barred", async || second.link.answered(Operation::Settle) > settled).await;
     late.deliver().await;
     let info = first.locks.inspect(&name).await.unwrap();
     assert!(info.lease.is_none(), "an orphan: {info:?}");

@@ -6,17 +6,18 @@
 use std::path::Path;
 use std::time::Duration;
 
+use leasehold_testkit::course::Course;
 use leasehold_testkit::course::fault::Fault;
-use leasehold_testkit::course::{Course, Store};
+use leasehold_testkit::course::stage;
 use leasehold_testkit::history::report::{Report, Verdict};
 
 const LASTS: Duration = Duration::from_secs(4);
 const ATTEMPTS: u64 = 3;
 
-fn run(store: Store, fault: Fault, seed: u64, heedless: bool) -> Report {
+fn run(store: &str, fault: Fault, seed: u64, heedless: bool) -> Report {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let course = Course {
-        store,
+        store: stage::named(store).expect("a store of this name"),
         fault,
         lasts: LASTS,
         seed,
@@ -31,8 +32,8 @@ fn run(store: Store, fault: Fault, seed: u64, heedless: bool) -> Report {
     report
 }
 
-fn passes(store: Store, fault: Fault) {
-    if let Some(why) = fault.impossible() {
+fn passes(store: &str, fault: Fault) {
+    if let Some(why) = fault.impossible(stage::named(store).expect("a store")) {
         panic!("{why}: run the tests as root, as scripts/test does");
     }
     let passed = |seed| run(store, fault, seed, false).verdict() == Verdict::Passed;
@@ -42,52 +43,52 @@ fn passes(store: Store, fault: Fault) {
 /// The checkers see a real library go wrong, not only histories written by hand.
 #[test]
 fn a_guard_that_does_not_heed_its_deadline_is_caught() {
-    let report = run(Store::Sqlite, Fault::Pause, 1, true);
+    let report = run("sqlite", Fault::Pause, 1, true);
     let (_, found) = report.violations.iter().find(|(letter, _)| *letter == "D").expect("D");
     assert!(!found.is_empty(), "{report:#?}");
 }
 
 #[test]
 fn sqlite_survives_paused_holders() {
-    passes(Store::Sqlite, Fault::Pause);
+    passes("sqlite", Fault::Pause);
 }
 
 #[test]
 fn sqlite_survives_frozen_holders() {
-    passes(Store::Sqlite, Fault::Freeze);
+    passes("sqlite", Fault::Freeze);
 }
 
 #[test]
 fn sqlite_survives_clients_paused_in_line() {
-    passes(Store::Sqlite, Fault::Queue);
+    passes("sqlite", Fault::Queue);
 }
 
 #[test]
 fn sqlite_survives_killed_processes() {
-    passes(Store::Sqlite, Fault::Kill);
+    passes("sqlite", Fault::Kill);
 }
 
 #[test]
 fn sqlite_survives_a_full_disk() {
-    passes(Store::Sqlite, Fault::Disk);
+    passes("sqlite", Fault::Disk);
 }
 
 #[test]
 fn sqlite_serves_a_thousand_waiters() {
-    passes(Store::Sqlite, Fault::Waiters);
+    passes("sqlite", Fault::Waiters);
 }
 
 #[test]
 fn memory_survives_paused_holders() {
-    passes(Store::Memory, Fault::Pause);
+    passes("memory", Fault::Pause);
 }
 
 #[test]
 fn memory_survives_clients_paused_in_line() {
-    passes(Store::Memory, Fault::Queue);
+    passes("memory", Fault::Queue);
 }
 
 #[test]
 fn memory_serves_a_thousand_waiters() {
-    passes(Store::Memory, Fault::Waiters);
+    passes("memory", Fault::Waiters);
 }

@@ -76,7 +76,7 @@ async fn a_lease_renewed_by_hand_leaves_doubt_when_the_store_proves_it() {
     lease.renew().await.unwrap_err();
     assert_eq!(lease.state(), LeaseState::Doubtful);
     let proved = async || {
-        world.advance(Duration::from_millis(5)).await;
+        world.pass(Duration::from_millis(5)).await;
         client.link.sent(Operation::Renew) >= 2
     };
     eventually("it is asked about again", proved).await;

@@ -66,7 +66,7 @@ fn a_signal_ends_the_wait() {
 fn a_holder_that_slept_through_its_lease_is_ended_when_it_wakes() {
     let scene = Scene::new();
     let script = "echo $$ > pid; echo $LEASEHOLD_TOKEN > token; exec sleep 60";
-    let holder = Running::start(scene.run("--ttl 1s", script));
+    let holder = Running::start(scene.run("--ttl 3s", script));
     let (pid, first) = (scene.line("pid"), scene.line("token"));
     holder.signal(Signal::STOP);
     send(pid.parse().expect("a process id"), Signal::STOP);
@@ -96,10 +96,10 @@ fn the_lock_of_a_killed_supervisor_is_free_before_its_ttl() {
 fn a_store_that_does_not_answer_ends_the_command_before_the_lease_ends() {
     let scene = Scene::new();
     let script = "trap 'echo asked > got; exit 0' TERM; echo > ready; while :; do sleep 0.02; done";
-    let holder = Running::start(scene.run("--ttl 1500ms --grace 700ms", script));
+    let holder = Running::start(scene.run("--ttl 4s --grace 2s", script));
     scene.line("ready");
     let blocking = rusqlite::Connection::open(scene.path("locks.db")).expect("the store's file");
-    blocking.busy_timeout(std::time::Duration::from_secs(5)).expect("a connection of ours");
+    blocking.busy_timeout(std::time::Duration::from_secs(30)).expect("a connection of ours");
     blocking.execute_batch("BEGIN EXCLUSIVE").expect("the store is ours");
     assert_eq!(scene.line("got"), "asked");
     drop(blocking);

@@ -34,18 +34,18 @@ fn a_signal_that_ends_the_command_shows_in_the_exit_code() {
 #[test]
 fn the_command_dies_within_100_ms_of_a_supervisor_that_is_killed() {
     let scene = Scene::new();
-    let killed = |file: &str| {
-        let running = Running::start(scene.run("", &format!("echo $$ > {file}; exec sleep 60")));
-        let pid = scene.line(file);
+    let dies_in_time = |try_number: u32| {
+        let file = format!("pid{try_number}");
+        let running = Running::start(scene.run("", &format!("echo $$ > {file}; exec sleep 600")));
+        let pid = scene.line(&file);
         assert!(state(&pid).is_some());
         let killed = Instant::now();
         running.signal(Signal::KILL);
         await_gone(&pid);
-        killed.elapsed()
+        killed.elapsed() < Duration::from_millis(100)
     };
-    // The machine may be busy once, not always.
-    let fastest = ["pid1", "pid2", "pid3"].map(killed).into_iter().min();
-    assert!(fastest.is_some_and(|took| took < Duration::from_millis(100)), "{fastest:?}");
+    // The machine may be busy now and then, not always.
+    assert!((0..10).any(dies_in_time));
 }
 
 /// A command whose own child ignores signals and stays in the group.
@@ -71,7 +71,7 @@ fn what_a_killed_supervisor_left_of_the_group_keeps_others_out() {
 #[test]
 fn what_a_killed_supervisor_left_of_the_group_keeps_others_out_for_the_ttl_at_most() {
     let scene = Scene::new();
-    let holder = Running::start(scene.run("--ttl 1s", LEAVES_A_MEMBER));
+    let holder = Running::start(scene.run("--ttl 3s", LEAVES_A_MEMBER));
     let member = scene.line("member");
     holder.signal(Signal::KILL);
     let next = ended(scene.run("", "echo ran"));
@@ -126,7 +126,7 @@ fn the_lock_is_kept_until_the_whole_group_is_gone() {
 fn a_command_is_asked_to_end_before_its_term_does() {
     let scene = Scene::new();
     let script = "trap 'echo asked > got; exit 0' TERM; while :; do sleep 0.02; done";
-    let ended = ended(scene.run("--ttl 1500ms --no-renew --grace 1s", script));
+    let ended = ended(scene.run("--ttl 4s --no-renew --grace 1s", script));
     assert_eq!(scene.line("got"), "asked");
     assert_eq!(ended.code, Some(202), "ended by us is no success: {ended:?}");
     assert!(ended.stderr.contains("time it may hold the lock is up"), "{ended:?}");
@@ -136,7 +136,7 @@ fn a_command_is_asked_to_end_before_its_term_does() {
 fn a_group_that_ignores_sigterm_is_killed_when_its_time_is_up() {
     let scene = Scene::new();
     let stubborn = "trap '' TERM; sh -c 'echo $$ > pid; exec sleep 60' & sleep 60; wait";
-    let ended = ended(scene.run("--max-hold 600ms --grace 200ms", stubborn));
+    let ended = ended(scene.run("--max-hold 3s --grace 500ms", stubborn));
     assert_eq!(ended.code, Some(202), "{ended:?}");
     assert!(state(&scene.line("pid")).is_none(), "gone before the supervisor");
 }

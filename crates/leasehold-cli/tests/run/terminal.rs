@@ -5,12 +5,11 @@ use std::io::{Read, Write};
 use std::process::{Child, Command};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::scene::{Scene, eventually};
+use crate::scene::{BOUND, Scene, eventually};
 
 /// A session on a terminal of its own, typed to and read from here.
 struct Session {
@@ -61,7 +60,7 @@ impl Session {
 
     fn shows(&mut self, text: &str) {
         while !self.seen.contains(text) {
-            match self.screen.recv_timeout(Duration::from_secs(20)) {
+            match self.screen.recv_timeout(BOUND) {
                 Ok(more) => self.seen.push_str(&more),
                 Err(_) => panic!("waited for {text:?}, seen: {:?}", self.seen),
             }

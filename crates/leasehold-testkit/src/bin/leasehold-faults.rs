@@ -6,11 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use leasehold_testkit::course::Course;
 use leasehold_testkit::course::crew::{self, WORKER};
 use leasehold_testkit::course::descriptors;
 use leasehold_testkit::course::fault::Fault;
+use leasehold_testkit::course::stage;
 use leasehold_testkit::course::table::{Row, table};
-use leasehold_testkit::course::{Course, Store};
 use leasehold_testkit::history::History;
 use leasehold_testkit::history::report::{Report, Verdict};
 
@@ -18,9 +19,9 @@ use leasehold_testkit::history::report::{Report, Verdict};
 #[derive(Debug, Parser)]
 #[command(name = "scripts/faults")]
 struct Args {
-    /// The store: sqlite or memory. Without it: all.
+    /// The store, as `memory` or `sqlite`. Without it: all.
     store: Option<String>,
-    /// The fault: pause, freeze, queue, kill, disk or waiters. Without it: all.
+    /// The fault, as `pause` or `kill`. Without it: all that apply.
     fault: Option<String>,
     /// How long all faults together take.
     #[arg(long, default_value_t = 60)]
@@ -59,7 +60,7 @@ fn main() -> Result<ExitCode> {
 }
 
 fn run(args: &Args) -> Result<Vec<Row>> {
-    let stores: Vec<Store> = chosen(&Store::ALL, |store| store.name(), args.store.as_deref())?;
+    let stores = chosen(stage::ALL, |store| store.name(), args.store.as_deref())?;
     let faults: Vec<Fault> = chosen(&Fault::ALL, |fault| fault.name(), args.fault.as_deref())?;
     let wall = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let seed = args.seed.unwrap_or(wall.as_millis() as u64 % 1_000_000);
@@ -71,14 +72,14 @@ fn run(args: &Args) -> Result<Vec<Row>> {
     for store in stores {
         plan.extend(faults.iter().map(|fault| (store, *fault)));
     }
-    let applicable = plan.iter().filter(|(store, fault)| fault.does_not_apply(*store).is_none());
+    let applicable = plan.iter().filter(|(store, fault)| store.does_not_apply(*fault).is_none());
     let lasts = Duration::from_secs(args.seconds) / applicable.count().max(1) as u32;
     let mut rows = Vec::new();
     for (store, fault) in plan {
         let not =
             |why| Row::Not { store: store.name(), fault: fault.name(), row: fault.row(), why };
-        if let Some(why) = fault.does_not_apply(store) {
-            rows.push(not(why.to_owned()));
+        if let Some(why) = store.does_not_apply(fault) {
+            rows.push(not(format!("does not apply: {why}")));
             continue;
         }
         println!("{} {} for {lasts:.1?} ...", store.name(), fault.name());
@@ -91,8 +92,8 @@ fn run(args: &Args) -> Result<Vec<Row>> {
             program: &program,
             heedless: false,
         };
-        rows.push(match fault.impossible() {
-            Some(why) => not(why),
+        rows.push(match fault.impossible(store) {
+            Some(why) => not(format!("not possible here: {why}")),
             None => {
                 let report = course.run().with_context(|| fault.name())?;
                 print_violations(&report);

@@ -47,6 +47,8 @@ pub async fn patience_ends_with_who_holds_it(world: &World) {
     let _lease = first.lock(&name).acquire().await.unwrap();
     let lock = second.lock(&name).wait(Duration::from_millis(300));
     let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waits = async || first.locks.inspect(&name).await.unwrap().waiters == 1;
+    eventually("it waits", waits).await;
     world.pass(Duration::from_millis(400)).await;
     let error = within_bound("the end of patience", waiting).await.unwrap().unwrap_err();
     let ErrorKind::Held(Some(by)) = error.kind() else { panic!("{error:?}") };
@@ -62,6 +64,8 @@ pub async fn patience_below_a_second_is_kept(world: &World) {
     let _lease = first.lock(&name).acquire().await.unwrap();
     let lock = second.lock(&name).wait(Duration::from_millis(500));
     let waiting = tokio::spawn(async move { lock.acquire().await });
+    let waits = async || first.locks.inspect(&name).await.unwrap().waiters == 1;
+    eventually("it waits", waits).await;
     world.pass(Duration::from_millis(400)).await;
     assert!(!waiting.is_finished(), "it waits for half a second");
     world.pass(Duration::from_millis(200)).await;

@@ -17,17 +17,36 @@ fn reason(state: LeaseState) -> Option<LossReason> {
 
 /// redisson#4698, etcd#6127: no signal when renewal fails.
 pub async fn loss_fires_at_the_deadline_when_the_store_is_silent(world: &World) {
+    let client = world.client().await;
+    let lease = client.lock(&world.name()).no_renewal().acquire().await.unwrap();
+    client.link.cut();
+    let mut events = client.locks.events();
+    let term = world.clock().now().until(lease.deadline());
+    let shortly = world.tolerance() / 2;
+    world.advance(term - shortly).await;
+    assert_eq!(lease.state(), LeaseState::Held, "not before its time");
+    // Turned once, then the clock stands still: whoever is late by then is late for ever.
+    world.advance(shortly).await;
+    // By the timer, not by a call: nobody asks the lease.
+    next_event(&mut events, |kind| matches!(kind, EventKind::Lost(_))).await;
+    let loss = within_bound("the signal", lease.lost()).await;
+    assert_eq!(loss.reason, LossReason::Expired);
+    let late = lease.deadline().until(loss.at);
+    assert!(loss.at >= lease.deadline() && late <= world.tolerance(), "{loss:?}");
+}
+
+/// The same while it is in doubt, however often it may still be proved.
+pub async fn loss_fires_at_the_deadline_in_doubt_as_well(world: &World) {
     let client = world.impatient_client().await;
     let lock = client.lock(&world.name()).on_doubt(OnDoubt::Prove { attempts: u32::MAX });
     let lease = lock.acquire().await.unwrap();
-    client.link.cut();
-    let deadline = lease.deadline();
     let mut events = client.locks.events();
-    let lost = world.pass_until(&mut events, |kind| matches!(kind, EventKind::Lost(_))).await;
-    // By the timer, not by a call: nobody asked the lease. One step of the clock late at most.
-    assert!(deadline.until(lost.at) <= world.tolerance(), "{deadline:?} {lost:?}");
-    let loss = within_bound("the signal", lease.lost()).await;
-    assert!(matches!(loss.reason, LossReason::Unreachable | LossReason::Expired), "{loss:?}");
+    client.link.cut();
+    world.pass_until(&mut events, |kind| matches!(kind, EventKind::Doubtful(_))).await;
+    world.advance(world.clock().now().until(lease.deadline())).await;
+    // By the timer, not by a call: nobody asked the lease.
+    next_event(&mut events, |kind| matches!(kind, EventKind::Lost(_))).await;
+    assert_eq!(reason(lease.state()), Some(LossReason::Unreachable));
 }
 
 /// The point of it all: told before another can start.

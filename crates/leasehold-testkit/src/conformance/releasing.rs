@@ -112,7 +112,7 @@ pub async fn a_silent_store_does_not_hang_a_release(world: &World) {
     client.link.cut();
     let releasing = tokio::spawn(lease.release());
     let over = async || {
-        world.advance(Duration::from_millis(5)).await;
+        world.pass(Duration::from_millis(5)).await;
         releasing.is_finished()
     };
     eventually("an answer", over).await;

@@ -7,6 +7,18 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::fault::Fault;
+
+/// Whether a strike waits, for a moment, until its victim is between reading and writing.
+pub(super) const fn aims(fault: Fault, slot: usize) -> bool {
+    match fault {
+        Fault::Pause | Fault::Freeze => true,
+        // Any moment will do for most; some must hit for the control to show anything.
+        Fault::Queue => slot.is_multiple_of(3),
+        _ => false,
+    }
+}
+
 /// A victim that does not get there by then is struck wherever it is.
 const PATIENCE: Duration = Duration::from_millis(200);
 

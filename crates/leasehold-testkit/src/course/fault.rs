@@ -1,10 +1,8 @@
-//! The faults that need no server, and what a run of each looks like.
+//! The faults of a course, by name.
 
-use std::time::Duration;
-
-use super::Store;
-use super::schedule::Rhythm;
+use super::stage::Store;
 use crate::faults::disk::SmallDisk;
+use crate::faults::faketime::FakeTime;
 use crate::faults::freezer::Freezer;
 
 /// A fault, as `scripts/faults` names it.
@@ -16,7 +14,19 @@ pub enum Fault {
     Freeze,
     /// Row 2: stopped at any moment, most of which are spent in line.
     Queue,
-    /// Row 20: killed anywhere and started again, among many processes.
+    /// Row 3: workers cut off from the servers, both ways or one way.
+    Partition,
+    /// Row 4: delays, resets, lost replies, late requests.
+    Network,
+    /// Row 5: the servers' wall clocks jump.
+    Clock,
+    /// Row 6: a server killed and started again without its data.
+    Amnesia,
+    /// Row 7: a server killed and started again with its data.
+    Restart,
+    /// Rows 16 and 19: the leader of a cluster killed or stopped.
+    Leader,
+    /// Row 20: workers killed anywhere and started again, among many processes.
     Kill,
     /// Row 20: the store's disk is full.
     Disk,
@@ -24,14 +34,33 @@ pub enum Fault {
     Waiters,
 }
 
-const fn ms(millis: u64) -> Duration {
-    Duration::from_millis(millis)
+/// Who injects a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// It strikes a worker: the course does it, the same for every store.
+    Worker,
+    /// It strikes the way between a worker and the servers: the course does it, by proxies.
+    Wire,
+    /// It strikes the store: its stage does it.
+    Stage,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 6] =
-        [Fault::Pause, Fault::Freeze, Fault::Queue, Fault::Kill, Fault::Disk, Fault::Waiters];
+    pub const ALL: [Fault; 12] = [
+        Fault::Pause,
+        Fault::Freeze,
+        Fault::Queue,
+        Fault::Partition,
+        Fault::Network,
+        Fault::Clock,
+        Fault::Amnesia,
+        Fault::Restart,
+        Fault::Leader,
+        Fault::Kill,
+        Fault::Disk,
+        Fault::Waiters,
+    ];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -39,6 +68,12 @@ impl Fault {
             Self::Pause => "pause",
             Self::Freeze => "freeze",
             Self::Queue => "queue",
+            Self::Partition => "partition",
+            Self::Network => "network",
+            Self::Clock => "clock",
+            Self::Amnesia => "amnesia",
+            Self::Restart => "restart",
+            Self::Leader => "leader",
             Self::Kill => "kill",
             Self::Disk => "disk",
             Self::Waiters => "waiters",
@@ -50,105 +85,43 @@ impl Fault {
         match self {
             Self::Pause | Self::Freeze => 1,
             Self::Queue => 2,
+            Self::Partition => 3,
+            Self::Network => 4,
+            Self::Clock => 5,
+            Self::Amnesia => 6,
+            Self::Restart => 7,
+            Self::Leader => 16,
             Self::Kill | Self::Disk => 20,
             Self::Waiters => 22,
         }
     }
 
-    /// Why it says nothing about a store, if so.
-    pub const fn does_not_apply(self, store: Store) -> Option<&'static str> {
-        match (store, self) {
-            (Store::Memory, Self::Freeze) => Some("freezing the process freezes the store"),
-            (Store::Memory, Self::Kill) => Some("the store dies with its process"),
-            (Store::Memory, Self::Disk) => Some("the store has no disk"),
-            _ => None,
-        }
-    }
-
-    /// Why this machine cannot inject it, if so.
-    pub fn impossible(self) -> Option<String> {
+    /// Who injects it.
+    pub const fn place(self) -> Place {
         match self {
-            Self::Freeze => Freezer::create().err().map(|error| error.to_string()),
-            Self::Disk => {
-                let folder = tempfile::tempdir().ok()?;
-                SmallDisk::mount(folder.path(), 64).err().map(|error| error.to_string())
-            }
-            _ => None,
+            Self::Pause | Self::Freeze | Self::Queue | Self::Kill | Self::Waiters => Place::Worker,
+            Self::Partition | Self::Network => Place::Wire,
+            Self::Clock | Self::Amnesia | Self::Restart | Self::Leader | Self::Disk => Place::Stage,
         }
     }
 
-    /// Whether it keeps processes from running.
+    /// Whether it keeps workers from running.
     pub const fn pauses(self) -> bool {
         matches!(self, Self::Pause | Self::Freeze | Self::Queue)
     }
 
-    /// Whether a strike waits, for a moment, until its victim is between reading and writing.
-    pub(super) const fn aims(self, slot: usize) -> bool {
-        match self {
-            Self::Pause | Self::Freeze => true,
-            // Any moment will do for most; some must hit for the control to show anything.
-            Self::Queue => slot.is_multiple_of(3),
-            Self::Kill | Self::Disk | Self::Waiters => false,
+    /// Why this machine cannot inject it into this store, if so.
+    pub fn impossible(self, store: &dyn Store) -> Option<String> {
+        if let Some(why) = store.missing() {
+            return Some(why);
         }
-    }
-
-    pub(super) const fn workers(self) -> usize {
-        match self {
-            Self::Waiters => 1,
-            Self::Kill | Self::Queue => 12,
-            _ => 8,
-        }
-    }
-
-    /// Of how many one is chosen for a strike: there is only one disk.
-    pub(super) const fn slots(self) -> usize {
-        match self {
-            Self::Disk => 1,
-            _ => self.workers(),
-        }
-    }
-
-    pub(super) const fn clients(self) -> usize {
-        match self {
-            Self::Waiters => 1_000,
-            _ => 1,
-        }
-    }
-
-    pub(super) const fn locks(self) -> usize {
-        match self {
-            Self::Waiters => 1,
-            _ => 4,
-        }
-    }
-
-    pub(super) const fn only_queues(self) -> bool {
-        matches!(self, Self::Queue | Self::Waiters)
-    }
-
-    pub(super) const fn ttl(self) -> Duration {
-        match self {
-            Self::Waiters => ms(5_000),
-            _ => ms(300),
-        }
-    }
-
-    pub(super) const fn gap(self) -> Duration {
-        match self {
-            Self::Waiters => ms(0),
-            _ => ms(2),
-        }
-    }
-
-    pub(super) fn rhythm(self) -> Option<Rhythm> {
-        let ttl = self.ttl();
-        let rhythm = |every, shortest, longest| Some(Rhythm { every, shortest, longest });
-        match self {
-            Self::Pause | Self::Freeze => rhythm(ms(350), ttl * 2, ttl * 5),
-            Self::Queue => rhythm(ms(250), ms(5), ttl * 5),
-            Self::Kill => rhythm(ms(100), ms(1), ms(50)),
-            Self::Disk => rhythm(ms(1_500), ms(50), ttl * 2),
-            Self::Waiters => None,
-        }
+        let folder = tempfile::tempdir().ok()?;
+        let tried = match self {
+            Self::Freeze => Freezer::create().map(drop),
+            Self::Disk => SmallDisk::mount(folder.path(), 64).map(drop),
+            Self::Clock => FakeTime::new(folder.path()).map(drop),
+            _ => Ok(()),
+        };
+        tried.err().map(|error| error.to_string())
     }
 }

@@ -1,4 +1,4 @@
-//! When which worker is struck, and for how long: drawn from a seed, so that a run can be
+//! When which worker or server is struck, and for how long: drawn from a seed, so that a run can be
 //! repeated.
 
 use std::time::Duration;
@@ -10,10 +10,12 @@ use fastrand::Rng;
 pub struct Strike {
     /// After the beginning of the run.
     pub at: Duration,
-    /// Whom.
+    /// Whom: a worker, or a server.
     pub slot: usize,
     /// For how long.
     pub lasts: Duration,
+    /// What all else about it is drawn from.
+    pub draw: u64,
 }
 
 /// How often and how long.
@@ -42,7 +44,7 @@ pub fn draw(seed: u64, slots: usize, run: Duration, rhythm: Rhythm) -> Vec<Strik
         let idle: Vec<usize> = (0..slots).filter(|slot| free[*slot] <= at).collect();
         if let Some(slot) = rng.choice(idle) {
             free[slot] = at + lasts + rhythm.every;
-            strikes.push(Strike { at, slot, lasts });
+            strikes.push(Strike { at, slot, lasts, draw: rng.u64(..) });
         }
         at += rhythm.every.mul_f64(0.5 + rng.f64());
     }

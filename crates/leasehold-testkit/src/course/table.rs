@@ -28,7 +28,7 @@ pub fn table(rows: &[Row]) -> String {
     let letters = ["U", "RT", "F", "D", "X", "L"];
     let _ = write!(
         text,
-        "{:<8}{:<9}{:>4}{:>12}{:>10}",
+        "{:<10}{:<10}{:>4}{:>12}{:>10}",
         "store", "fault", "row", "operations", "acquired"
     );
     let _ = write!(text, "{:>8}{:>8}{:>8} ", "faults", "losses", "fenced");
@@ -41,7 +41,7 @@ pub fn table(rows: &[Row]) -> String {
             Row::Ran(report) => {
                 let _ = write!(
                     text,
-                    "{:<8}{:<9}{:>4}{:>12}{:>10}{:>8}{:>8}{:>8} ",
+                    "{:<10}{:<10}{:>4}{:>12}{:>10}{:>8}{:>8}{:>8} ",
                     report.store,
                     report.fault,
                     report.row,
@@ -51,8 +51,12 @@ pub fn table(rows: &[Row]) -> String {
                     report.losses,
                     report.rejected
                 );
-                for (_, found) in &report.violations {
-                    let _ = write!(text, "{:>4}", found.len());
+                for (letter, found) in &report.violations {
+                    let found = match report.excused.iter().any(|excused| excused == letter) {
+                        true => format!("({})", found.len()),
+                        false => found.len().to_string(),
+                    };
+                    let _ = write!(text, "{found:>4}");
                 }
                 let control = report.control;
                 let lost = format!(
@@ -64,7 +68,7 @@ pub fn table(rows: &[Row]) -> String {
                 let _ = writeln!(text, "{lost:>24}  {}", report.verdict());
             }
             Row::Not { store, fault, row, why } => {
-                let _ = writeln!(text, "{store:<8}{fault:<9}{row:>4}  not possible here: {why}");
+                let _ = writeln!(text, "{store:<10}{fault:<10}{row:>4}  {why}");
             }
         }
     }

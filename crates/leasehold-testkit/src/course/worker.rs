@@ -32,6 +32,8 @@ pub struct Orders {
     pub ttl_ms: u64,
     /// Between the reading and the writing of the control, at most.
     pub gap_us: u64,
+    /// Of a thousand acquisitions, how many are held for longer than the TTL.
+    pub long: u32,
     /// Only ever waits in line, so that most of its time is spent there.
     pub only_queues: bool,
     /// Its library is wrong on purpose: it does not heed deadlines.
@@ -139,9 +141,9 @@ impl Worker {
         match self.rng.u32(..1_000) {
             _ if self.orders.only_queues => Way::Queue,
             0..2 => Way::Overstay,
-            2..5 => Way::Long,
-            5..255 => Way::Run,
-            255..455 => Way::Try,
+            2..250 => Way::Run,
+            250..450 => Way::Try,
+            drawn if drawn >= 1_000 - self.orders.long => Way::Long,
             _ => Way::Queue,
         }
     }

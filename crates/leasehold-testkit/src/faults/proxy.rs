@@ -1,21 +1,40 @@
-//! A TCP proxy between a client and its server that does to them what networks do: delay,
-//! drop one way, reset, swallow a reply, hold a request back and deliver it late.
+//! A TCP proxy between clients and their server that does to them what networks do.
+//!
+//! ```
+//! # use std::time::Duration;
+//! # use leasehold_testkit::faults::proxy::{Proxy, Way};
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! # let server = tokio::net::TcpListener::bind("127.0.0.1:0").await?.local_addr()?;
+//! let proxy = Proxy::to(server).await?;
+//! let url = format!("redis://{}", proxy.addr());     // the client connects to this
+//! proxy.delay(Way::Replies, Duration::from_millis(50));
+//! proxy.swallow_reply_to("evalsha");                 // done, but nobody is told
+//! proxy.hold_request_with("evalsha");                // then: holds_one().await … deliver()
+//! proxy.cut(Way::Requests);                          // a partition, one way
+//! proxy.heal();
+//! # std::io::Result::Ok(()) }).unwrap();
+//! ```
 //!
 //! It knows nothing of protocols: a *chunk* is what one read gives, which for small requests and
 //! replies on one connection is one message. Faults apply to all connections, from the moment
-//! they are set.
+//! they are set until [`Proxy::heal`].
+//!
+//! As with TCP, a connection never loses bytes from its middle: what follows them is lost,
+//! too. So a reply is swallowed together with its connection, and a connection from which
+//! something was dropped is reset when the network heals.
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
+
+mod carry;
 
 /// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,17 +49,50 @@ pub enum Way {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Weather {
     delay: Duration,
+    cut: bool,
     drop: bool,
-    /// The n-th chunk from now vanishes; 1 is the next.
-    swallow: u64,
-    /// The next chunk, and what follows it on its connection, waits for [`Proxy::deliver`].
-    hold: bool,
+}
+
+/// What strikes one chunk and is used up by it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+enum Trap {
+    #[default]
+    None,
+    /// The n-th chunk from now; 1 is the next.
+    Nth(u64),
+    /// The next chunk with these bytes in it.
+    With(Vec<u8>),
+}
+
+impl Trap {
+    /// Whether this chunk is caught.
+    fn catches(&mut self, chunk: &[u8]) -> bool {
+        let caught = match self {
+            Self::None => false,
+            Self::Nth(nth) => {
+                *nth = nth.saturating_sub(1);
+                *nth == 0
+            }
+            Self::With(bytes) => chunk.windows(bytes.len().max(1)).any(|part| part == bytes),
+        };
+        if caught {
+            *self = Self::None;
+        }
+        caught
+    }
 }
 
 #[derive(Debug, Default)]
 struct State {
     requests: Weather,
     replies: Weather,
+    refuse: bool,
+    /// A request that waits for [`Proxy::deliver`], with what follows it on its connection.
+    hold: Trap,
+    /// A reply that is swallowed.
+    swallow: Trap,
+    /// A request whose reply is swallowed.
+    swallow_reply_to: Trap,
 }
 
 impl State {
@@ -52,40 +104,38 @@ impl State {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
     delivery: Notify,
     holding: watch::Sender<u64>,
     resets: watch::Sender<u64>,
+    heals: watch::Sender<u64>,
+    connections: AtomicU64,
+    requests: AtomicU64,
 }
 
 /// A listening proxy. Dropped, it closes all its connections.
 #[derive(Debug)]
 pub struct Proxy {
-    address: SocketAddr,
+    addr: SocketAddr,
     shared: Arc<Shared>,
     accepting: JoinHandle<()>,
 }
 
 impl Proxy {
     /// Listens on a free port of this machine, in front of `server`.
-    pub async fn start(server: SocketAddr) -> io::Result<Self> {
+    pub async fn to(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let address = listener.local_addr()?;
-        let shared = Arc::new(Shared {
-            state: Mutex::default(),
-            delivery: Notify::new(),
-            holding: watch::Sender::new(0),
-            resets: watch::Sender::new(0),
-        });
-        let accepting = tokio::spawn(accept(listener, server, shared.clone()));
-        Ok(Self { address, shared, accepting })
+        let addr = listener.local_addr()?;
+        let shared = Arc::new(Shared::default());
+        let accepting = tokio::spawn(carry::accept(listener, server, shared.clone()));
+        Ok(Self { addr, shared, accepting })
     }
 
     /// Where clients connect.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
     }
 
     /// Delays every chunk that goes this way.
@@ -93,19 +143,37 @@ impl Proxy {
         self.shared.state.lock().of(way).delay = by;
     }
 
+    /// A partition: nothing goes this way until it heals; then it arrives, late. Neither
+    /// side is told, not even of the other's end.
+    pub fn cut(&self, way: Way) {
+        self.shared.state.lock().of(way).cut = true;
+    }
+
     /// Drops everything that goes this way; the other way stays open.
     pub fn drop_one_way(&self, way: Way) {
         self.shared.state.lock().of(way).drop = true;
     }
 
-    /// Swallows the n-th reply from now (1 is the next): done, but nobody is told.
+    /// Swallows the n-th reply from now (1 is the next), and ends its connection: done, but
+    /// nobody is told.
     pub fn swallow_reply(&self, nth: u64) {
-        self.shared.state.lock().replies.swallow = nth;
+        self.shared.state.lock().swallow = Trap::Nth(nth);
+    }
+
+    /// Swallows what is next replied on the connection that next requests something with
+    /// these bytes in it, and ends the connection.
+    pub fn swallow_reply_to(&self, bytes: impl AsRef<[u8]>) {
+        self.shared.state.lock().swallow_reply_to = Trap::With(bytes.as_ref().to_vec());
     }
 
     /// Holds the next request back until [`Proxy::deliver`].
     pub fn hold_request(&self) {
-        self.shared.state.lock().requests.hold = true;
+        self.shared.state.lock().hold = Trap::Nth(1);
+    }
+
+    /// Holds the next request with these bytes in it back until [`Proxy::deliver`].
+    pub fn hold_request_with(&self, bytes: impl AsRef<[u8]>) {
+        self.shared.state.lock().hold = Trap::With(bytes.as_ref().to_vec());
     }
 
     /// Waits until a request is held back.
@@ -120,15 +188,32 @@ impl Proxy {
         self.shared.delivery.notify_waiters();
     }
 
-    /// Resets all connections.
+    /// Resets all connections; new ones are let in.
     pub fn reset(&self) {
         self.shared.resets.send_modify(|count| *count += 1);
     }
 
-    /// Good weather again. What was dropped stays lost; what is held is delivered.
+    /// Turns new connections away, as a server does that is down.
+    pub fn refuse(&self) {
+        self.shared.state.lock().refuse = true;
+    }
+
+    /// Good weather again. What was dropped stays lost, with its connection; what is held or
+    /// was cut off is delivered.
     pub fn heal(&self) {
         *self.shared.state.lock() = State::default();
+        self.shared.heals.send_modify(|count| *count += 1);
         self.deliver();
+    }
+
+    /// How many connections were let in so far.
+    pub fn connections(&self) -> u64 {
+        self.shared.connections.load(Ordering::Relaxed)
+    }
+
+    /// How many requests were seen so far: chunks, so those that travel together count as one.
+    pub fn requests(&self) -> u64 {
+        self.shared.requests.load(Ordering::Relaxed)
     }
 }
 
@@ -136,83 +221,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.accepting.abort();
         self.reset();
-        self.deliver();
     }
-}
-
-async fn accept(listener: TcpListener, server: SocketAddr, shared: Arc<Shared>) {
-    while let Ok((client, _)) = listener.accept().await {
-        let shared = shared.clone();
-        tokio::spawn(async move {
-            // A server that refuses is seen by the client as a closed connection.
-            if let Ok(server) = TcpStream::connect(server).await {
-                connect_through(client, server, shared).await;
-            }
-        });
-    }
-}
-
-async fn connect_through(client: TcpStream, server: TcpStream, shared: Arc<Shared>) {
-    let mut resets = shared.resets.subscribe();
-    resets.mark_unchanged();
-    for stream in [&client, &server] {
-        let _ = stream.set_nodelay(true);
-    }
-    let (from_client, to_client) = client.into_split();
-    let (from_server, to_server) = server.into_split();
-    let mut requests = tokio::spawn(pump(from_client, to_server, Way::Requests, shared.clone()));
-    let mut replies = tokio::spawn(pump(from_server, to_client, Way::Replies, shared));
-    tokio::select! {
-        // A client that leaves is seen by the server only after what it sent was delivered.
-        _ = &mut requests => {
-            let _ = (&mut replies).await;
-        }
-        _ = &mut replies => {
-            let _ = (&mut requests).await;
-        }
-        _ = resets.changed() => {
-            requests.abort();
-            replies.abort();
-        }
-    }
-}
-
-async fn pump(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    way: Way,
-    shared: Arc<Shared>,
-) -> io::Result<()> {
-    let mut chunk = vec![0; 64 * 1024];
-    loop {
-        let length = from.read(&mut chunk).await?;
-        if length == 0 {
-            return to.shutdown().await;
-        }
-        let (weather, swallowed) = weather_for_one(&shared, way);
-        if weather.hold {
-            let delivery = shared.delivery.notified();
-            shared.holding.send_modify(|count| *count += 1);
-            delivery.await;
-            shared.holding.send_modify(|count| *count -= 1);
-        }
-        if !weather.delay.is_zero() {
-            tokio::time::sleep(weather.delay).await;
-        }
-        if !weather.drop && !swallowed {
-            to.write_all(&chunk[..length]).await?;
-        }
-    }
-}
-
-/// The weather for one chunk; what strikes only once is used up by it.
-fn weather_for_one(shared: &Shared, way: Way) -> (Weather, bool) {
-    let mut state = shared.state.lock();
-    let weather = state.of(way);
-    let now = *weather;
-    weather.hold = false;
-    weather.swallow = now.swallow.saturating_sub(1);
-    (now, now.swallow == 1)
 }
 
 #[cfg(test)]

@@ -39,6 +39,11 @@ pub enum Register {
     Unfenced,
 }
 
+/// What a busy machine with stopped processes may need, if its history does not say.
+fn usual_failover() -> u64 {
+    3_000
+}
+
 /// What happened. Requests are recorded before they are sent, answers after they came.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
@@ -51,6 +56,12 @@ pub enum What {
         row: u32,
         seed: u64,
         ttl_ms: u64,
+        /// Beyond the TTL, until locks can be had again.
+        #[serde(default = "usual_failover")]
+        failover_ms: u64,
+        /// The letters of what this store does not promise under this fault.
+        #[serde(default)]
+        excused: Vec<String>,
     },
     /// Driver: workers are being told to stop.
     Ended,

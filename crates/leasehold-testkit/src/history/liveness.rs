@@ -1,5 +1,5 @@
 //! **L**: when a fault is over, every lock that somebody asks for is acquired again within
-//! TTL + [`BOUND`]; and nobody who asks starves.
+//! TTL + fail-over; and nobody who asks starves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,8 @@ use super::event::{Event, What};
 use super::lease::LeaseRecord;
 use super::{History, Violation};
 
-/// What a busy machine with stopped processes may need beyond the TTL.
+/// What a busy machine with stopped processes may need beyond the TTL, unless the history says
+/// otherwise.
 pub const BOUND: u64 = 3_000_000_000;
 
 /// Every lock that was not had again in time, and every client that never had one.
@@ -27,7 +28,7 @@ pub fn check(history: &History, leases: &[LeaseRecord]) -> Vec<Violation> {
     let healed = history.events.iter().filter(|event| matches!(event.what, What::Healed { .. }));
     let mut violations = Vec::new();
     for heal in healed {
-        let limit = heal.at + history.ttl() + BOUND;
+        let limit = heal.at + history.ttl() + history.failover();
         for (lock, times) in acquired.iter().filter(|_| limit < ended) {
             let next = times.partition_point(|at| *at < heal.at);
             if times.get(next).is_none_or(|at| *at > limit) {

@@ -51,6 +51,8 @@ pub struct Report {
     pub injected: u64,
     /// Of those, pauses.
     pub pauses: u64,
+    /// The letters of what the store does not promise under this fault.
+    pub excused: Vec<String>,
     /// Violations by checker.
     pub violations: Vec<(&'static str, Vec<Violation>)>,
     /// What the control lost.
@@ -73,6 +75,7 @@ impl Report {
             rejected: 0,
             injected: 0,
             pauses: 0,
+            excused: Vec::new(),
             violations: vec![
                 ("U", unique::check(&leases)),
                 ("RT", order::check(&leases)),
@@ -89,7 +92,8 @@ impl Report {
 
     fn count(&mut self, what: &What) {
         match what {
-            What::Began { store, fault, row, seed, .. } => {
+            What::Began { store, fault, row, seed, excused, .. } => {
+                self.excused.clone_from(excused);
                 (self.store, self.fault) = (store.clone(), fault.clone());
                 (self.row, self.seed) = (*row, *seed);
             }
@@ -106,16 +110,24 @@ impl Report {
         }
     }
 
-    /// How many violations there are.
+    /// How many violations there are of what the store promises.
     pub fn violated(&self) -> usize {
-        self.violations.iter().map(|(_, found)| found.len()).sum()
+        let promised = |letter: &str| !self.excused.iter().any(|excused| excused == letter);
+        let kept = self.violations.iter().filter(|(letter, _)| promised(letter));
+        kept.map(|(_, found)| found.len()).sum()
+    }
+
+    /// Whether holders were kept from knowing of their loss or from acting on it (rows 1 to 3):
+    /// then an unfenced register must have suffered.
+    fn must_show(&self) -> bool {
+        self.pauses > 0 || (self.injected > 0 && (1..=3).contains(&self.row))
     }
 
     /// How it ended.
     pub fn verdict(&self) -> Verdict {
         if self.violated() > 0 || self.acquisitions == 0 {
             Verdict::Failed
-        } else if self.pauses > 0 && self.control.lost == 0 {
+        } else if self.must_show() && self.control.lost == 0 {
             Verdict::Void
         } else {
             Verdict::Passed

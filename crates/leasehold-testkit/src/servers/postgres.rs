@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::{ATTEMPTS, Process, free_port, loopback};
+use super::{ATTEMPTS, PATIENCE, Process, free_port, loopback};
 
 /// The account it runs under when the tests run as root, which it refuses.
 const ACCOUNT: &str = "postgres";
@@ -86,10 +88,13 @@ impl Postgres {
             // Its children notice that the postmaster is gone and end, but not at once.
             let children = children_of(process.pid());
             drop(process);
-            for child in children {
-                if let Some(pid) = rustix::process::Pid::from_raw(child as i32) {
-                    let _ = rustix::process::kill_process(pid, Signal::KILL);
-                }
+            for child in children.iter().filter_map(|child| Pid::from_raw(*child as i32)) {
+                let _ = kill_process(child, Signal::KILL);
+            }
+            // While one of them lives, the server does not start again: they share memory.
+            let until = Instant::now() + PATIENCE;
+            while children.iter().any(|child| runs(*child)) && Instant::now() < until {
+                thread::sleep(Duration::from_millis(5));
             }
         }
     }
@@ -172,6 +177,13 @@ fn as_account(program: &Path) -> Command {
     command.args(["--reuid", ACCOUNT, "--regid", ACCOUNT, "--clear-groups", "--"]);
     command.arg(program);
     command
+}
+
+/// Whether this process is there and is not a zombie.
+fn runs(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // After the name, which may contain anything.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
 fn children_of(pid: u32) -> Vec<u32> {

@@ -1,7 +1,10 @@
 //! The proxy in front of a server that echoes and counts.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::*;
 
@@ -34,11 +37,11 @@ impl Echo {
                 });
             }
         });
-        Self { proxy: Proxy::start(address).await.unwrap(), heard }
+        Self { proxy: Proxy::to(address).await.unwrap(), heard }
     }
 
     async fn client(&self) -> TcpStream {
-        TcpStream::connect(self.proxy.address()).await.unwrap()
+        TcpStream::connect(self.proxy.addr()).await.unwrap()
     }
 
     async fn heard(&self, count: usize) {
@@ -57,6 +60,11 @@ async fn ask(client: &mut TcpStream, byte: u8) {
 
 async fn answer(client: &mut TcpStream) -> u8 {
     tokio::time::timeout(BOUND, client.read_u8()).await.expect("an answer").expect("a byte")
+}
+
+async fn ended(client: &mut TcpStream) {
+    let ended = tokio::time::timeout(BOUND, client.read_u8()).await.expect("it ends");
+    assert!(ended.is_err(), "{ended:?}");
 }
 
 async fn silence(client: &mut TcpStream) {
@@ -92,8 +100,43 @@ async fn dropped_one_way_the_server_hears_but_is_not_heard() {
     echo.heard(1).await;
     silence(&mut client).await;
     echo.proxy.heal();
+    // A connection never loses bytes from its middle.
+    ended(&mut client).await;
+    let mut client = echo.client().await;
     ask(&mut client, 2).await;
     assert_eq!(answer(&mut client).await, 2);
+}
+
+#[tokio::test]
+async fn what_was_cut_off_arrives_late() {
+    let echo = Echo::start().await;
+    let mut client = echo.client().await;
+    ask(&mut client, 1).await;
+    assert_eq!(answer(&mut client).await, 1);
+    echo.proxy.cut(Way::Requests);
+    ask(&mut client, 2).await;
+    silence(&mut client).await;
+    assert_eq!(echo.heard.load(Ordering::SeqCst), 1);
+    echo.proxy.heal();
+    assert_eq!(answer(&mut client).await, 2);
+    echo.proxy.cut(Way::Replies);
+    ask(&mut client, 3).await;
+    echo.heard(3).await;
+    silence(&mut client).await;
+    echo.proxy.heal();
+    assert_eq!(answer(&mut client).await, 3);
+}
+
+#[tokio::test]
+async fn a_client_that_comes_during_a_cut_is_served_afterwards() {
+    let echo = Echo::start().await;
+    echo.proxy.cut(Way::Requests);
+    echo.proxy.cut(Way::Replies);
+    let mut client = echo.client().await;
+    ask(&mut client, 1).await;
+    silence(&mut client).await;
+    echo.proxy.heal();
+    assert_eq!(answer(&mut client).await, 1);
 }
 
 #[tokio::test]
@@ -105,9 +148,51 @@ async fn the_second_reply_is_swallowed() {
     assert_eq!(answer(&mut client).await, 1);
     ask(&mut client, 2).await;
     echo.heard(2).await;
-    silence(&mut client).await;
+    ended(&mut client).await;
+    let mut client = echo.client().await;
     ask(&mut client, 3).await;
     assert_eq!(answer(&mut client).await, 3);
+}
+
+#[tokio::test]
+async fn the_reply_to_a_certain_request_is_swallowed() {
+    let echo = Echo::start().await;
+    let (mut one, mut two) = (echo.client().await, echo.client().await);
+    echo.proxy.swallow_reply_to([7]);
+    ask(&mut one, 1).await;
+    assert_eq!(answer(&mut one).await, 1);
+    ask(&mut one, 7).await;
+    echo.heard(2).await;
+    ended(&mut one).await;
+    ask(&mut two, 7).await;
+    assert_eq!(answer(&mut two).await, 7);
+}
+
+#[tokio::test]
+async fn a_certain_request_is_held_and_others_pass() {
+    let echo = Echo::start().await;
+    let (mut one, mut two) = (echo.client().await, echo.client().await);
+    echo.proxy.hold_request_with([7]);
+    ask(&mut one, 7).await;
+    tokio::time::timeout(BOUND, echo.proxy.holds_one()).await.expect("it is held");
+    ask(&mut two, 2).await;
+    assert_eq!(answer(&mut two).await, 2);
+    silence(&mut one).await;
+    echo.proxy.deliver();
+    assert_eq!(answer(&mut one).await, 7);
+    assert_eq!((echo.proxy.connections(), echo.proxy.requests()), (2, 2));
+}
+
+#[tokio::test]
+async fn a_refused_connection_ends_and_others_go_on() {
+    let echo = Echo::start().await;
+    let mut before = echo.client().await;
+    ask(&mut before, 1).await;
+    assert_eq!(answer(&mut before).await, 1);
+    echo.proxy.refuse();
+    ended(&mut echo.client().await).await;
+    ask(&mut before, 2).await;
+    assert_eq!(answer(&mut before).await, 2);
 }
 
 #[tokio::test]
@@ -130,8 +215,7 @@ async fn a_reset_ends_connections_and_lets_new_ones_in() {
     ask(&mut client, 1).await;
     assert_eq!(answer(&mut client).await, 1);
     echo.proxy.reset();
-    let ended = tokio::time::timeout(BOUND, client.read_u8()).await.expect("it ends");
-    assert!(ended.is_err());
+    ended(&mut client).await;
     let mut client = echo.client().await;
     ask(&mut client, 2).await;
     assert_eq!(answer(&mut client).await, 2);

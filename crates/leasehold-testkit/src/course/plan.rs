@@ -1,0 +1,90 @@
+//! What a run under a fault looks like: how many workers, how long their leases, how often they
+//! are struck.
+//!
+//! All times are in proportion to the TTL, so that a store whose leases last seconds has
+//! no more of its workers stopped at a time than one whose leases last a third of one.
+
+use std::time::Duration;
+
+use super::fault::{Fault, Place};
+use super::schedule::Rhythm;
+
+/// The shape of a run. A stage may change what is usual.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Processes, or threads where the store does not reach beyond a process.
+    pub workers: usize,
+    /// Clients in each, every one with a connection of its own.
+    pub clients: usize,
+    /// How many locks they share.
+    pub locks: usize,
+    /// The TTL of their leases.
+    pub ttl: Duration,
+    /// Between the reading and the writing of the control, at most.
+    pub gap: Duration,
+    /// Of a thousand acquisitions, how many are held for longer than the TTL.
+    pub long: u32,
+    /// They only ever wait in line, so that most of their time is spent there.
+    pub only_queues: bool,
+    /// Of how many one is chosen for a strike: workers, or servers.
+    pub slots: usize,
+    /// When it strikes; `None` if the load alone is the fault.
+    pub rhythm: Option<Rhythm>,
+}
+
+impl Plan {
+    /// What is usual under this fault with leases of this length.
+    pub fn usual(fault: Fault, ttl: Duration) -> Self {
+        let workers = match fault {
+            Fault::Waiters => 1,
+            Fault::Kill | Fault::Queue => 12,
+            _ => 8,
+        };
+        let waiters = fault == Fault::Waiters;
+        Self {
+            workers,
+            clients: if waiters { 1_000 } else { 1 },
+            locks: if waiters { 1 } else { 4 },
+            // A thousand in line must not lapse while this one process is busy.
+            ttl: if waiters { ttl.max(Duration::from_secs(5)) } else { ttl },
+            gap: if waiters { Duration::ZERO } else { Duration::from_millis(2) },
+            // One that is cut off is only late if it holds on for long.
+            long: if fault == Fault::Partition { 60 } else { 3 },
+            only_queues: matches!(fault, Fault::Queue | Fault::Waiters),
+            slots: if fault.place() == Place::Stage { 1 } else { workers },
+            rhythm: rhythm(fault, ttl),
+        }
+    }
+}
+
+fn rhythm(fault: Fault, ttl: Duration) -> Option<Rhythm> {
+    let rhythm = |every, shortest, longest| Some(Rhythm { every, shortest, longest });
+    match fault {
+        Fault::Pause | Fault::Freeze => rhythm(ttl.mul_f64(1.2), ttl * 2, ttl * 5),
+        Fault::Queue => rhythm(ttl.mul_f64(0.9), ttl / 60, ttl * 5),
+        Fault::Partition => rhythm(ttl.mul_f64(1.2), ttl / 2, ttl * 5),
+        Fault::Network => rhythm(ttl / 2, ttl / 30, ttl * 2),
+        Fault::Clock => rhythm(ttl * 3, ttl / 2, ttl * 4),
+        Fault::Amnesia | Fault::Restart | Fault::Leader => rhythm(ttl * 6, ttl / 30, ttl * 3),
+        Fault::Kill => rhythm(ttl / 3, ttl / 300, ttl / 6),
+        Fault::Disk => rhythm(ttl * 5, ttl / 6, ttl * 2),
+        Fault::Waiters => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn most_workers_run_at_any_time_whatever_the_ttl() {
+        for ttl in [300, 2_000, 10_000].map(Duration::from_millis) {
+            for fault in Fault::ALL.into_iter().filter(|fault| fault.pauses()) {
+                let plan = Plan::usual(fault, ttl);
+                let rhythm = plan.rhythm.expect("pauses are struck");
+                let struck = (rhythm.shortest + rhythm.longest).div_duration_f64(rhythm.every * 2);
+                assert!(struck < plan.workers as f64 / 2.0, "{fault:?} {ttl:?}: {struck}");
+            }
+        }
+    }
+}

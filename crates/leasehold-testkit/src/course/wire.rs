@@ -1,0 +1,87 @@
+//! The way between each worker and the servers: a proxy of its own for every pair, so that one
+//! worker is struck and the others are not.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use fastrand::Rng;
+use tokio::runtime::Runtime;
+
+use super::fault::Fault;
+use super::schedule::Strike;
+use crate::faults::proxy::{Proxy, Way};
+
+/// All ways. Dropped, they are closed.
+#[derive(Debug)]
+pub(super) struct Wires {
+    /// For each worker, in the order of the servers.
+    proxies: Vec<Vec<Proxy>>,
+    runtime: Runtime,
+}
+
+impl Wires {
+    pub(super) fn lay(workers: usize, servers: &[SocketAddr]) -> Result<Self> {
+        let mut build = tokio::runtime::Builder::new_multi_thread();
+        let runtime = build.worker_threads(1).enable_all().build()?;
+        let mut proxies = Vec::new();
+        for _ in 0..workers {
+            let to = |server: &SocketAddr| runtime.block_on(Proxy::to(*server));
+            let row: std::io::Result<_> = servers.iter().map(to).collect();
+            proxies.push(row.context("a proxy")?);
+        }
+        Ok(Self { proxies, runtime })
+    }
+
+    /// Where a worker finds the servers.
+    pub(super) fn of(&self, slot: usize) -> Vec<SocketAddr> {
+        self.proxies[slot].iter().map(Proxy::addr).collect()
+    }
+
+    /// Strikes the ways of one worker; what exactly, the strike's own draw says.
+    pub(super) fn inject(&self, fault: Fault, strike: &Strike) {
+        let _inside = self.runtime.enter();
+        let mut rng = Rng::with_seed(strike.draw);
+        let proxies = &self.proxies[strike.slot];
+        match fault {
+            Fault::Partition => cut(proxies, &mut rng),
+            _ => proxies.iter().for_each(|proxy| disturb(proxy, strike, &mut rng)),
+        }
+    }
+
+    pub(super) fn heal(&self, strike: &Strike) {
+        let _inside = self.runtime.enter();
+        self.proxies[strike.slot].iter().for_each(Proxy::heal);
+    }
+}
+
+/// From all servers or, where there are several, from one of them, which is then still in
+/// touch with the others; both ways or one way.
+fn cut(proxies: &[Proxy], rng: &mut Rng) {
+    let ways: &[Way] = match rng.u32(..4) {
+        0 | 1 => &[Way::Requests, Way::Replies],
+        2 => &[Way::Requests],
+        _ => &[Way::Replies],
+    };
+    let chosen = match proxies.len() > 1 && rng.bool() {
+        true => {
+            let one = rng.usize(..proxies.len());
+            &proxies[one..=one]
+        }
+        false => proxies,
+    };
+    for proxy in chosen {
+        ways.iter().for_each(|way| proxy.cut(*way));
+    }
+}
+
+fn disturb(proxy: &Proxy, strike: &Strike, rng: &mut Rng) {
+    let some = |rng: &mut Rng, most: Duration| most.mul_f64(rng.f64());
+    match rng.u32(..5) {
+        0 => proxy.delay(Way::Requests, some(rng, strike.lasts / 4)),
+        1 => proxy.delay(Way::Replies, some(rng, strike.lasts / 4)),
+        2 => proxy.reset(),
+        3 => proxy.swallow_reply(rng.u64(1..=3)),
+        _ => proxy.hold_request(),
+    }
+}
