@@ -155,6 +155,11 @@ impl World {
         self.client_with_timeout(Duration::from_secs(2)).await
     }
 
+    /// A client that waits for an answer longer than a lease lasts.
+    pub async fn patient_client(&self) -> Client {
+        self.client_with_timeout(Self::BOUND).await
+    }
+
     /// A client that soon counts a request as unanswered.
     pub async fn impatient_client(&self) -> Client {
         self.client_with_timeout(Duration::from_millis(300)).await

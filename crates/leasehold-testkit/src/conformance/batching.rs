@@ -60,9 +60,15 @@ pub async fn a_batch_that_fails_is_sent_one_by_one(world: &World) {
 /// One keeper, few requests for many leases.
 pub async fn renewals_travel_together(world: &World) {
     let client = world.client().await;
-    let mut leases = Vec::new();
+    // All at once: on a busy machine one after the other would be due one after the other.
+    let mut asking = Vec::new();
     for _ in 0..100 {
-        leases.push(client.lock(&world.name()).acquire().await.unwrap());
+        let lock = client.lock(&world.name());
+        asking.push(tokio::spawn(async move { lock.acquire().await }));
+    }
+    let mut leases = Vec::new();
+    for lease in asking {
+        leases.push(within_bound("a lease", lease).await.unwrap().unwrap());
     }
     let mut events = client.locks.events();
     for _ in 0..100 {

@@ -102,7 +102,7 @@ pub async fn a_silent_store_is_an_error_in_bounded_time(world: &World) {
 
 /// node-redlock#296, #299: acquire returned a lock that had already expired.
 pub async fn a_grant_after_its_own_deadline_is_not_returned(world: &World) {
-    let (client, other) = (world.client().await, world.client().await);
+    let (client, other) = (world.patient_client().await, world.client().await);
     let name = world.name();
     let gate = client.link.hold_reply(Operation::Acquire);
     let lock = client.lock(&name);
@@ -124,7 +124,7 @@ pub async fn a_grant_after_its_own_deadline_is_not_returned(world: &World) {
 
 /// The same for one that does not wait: its own late grant is not another's lock.
 pub async fn a_late_grant_to_try_is_not_reported_as_held(world: &World) {
-    let (client, other) = (world.client().await, world.client().await);
+    let (client, other) = (world.patient_client().await, world.client().await);
     let name = world.name();
     let gate = client.link.hold_reply(Operation::Acquire);
     let lock = client.lock(&name);

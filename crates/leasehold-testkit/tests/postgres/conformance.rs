@@ -9,3 +9,8 @@ use leasehold_testkit::stores::postgres::PostgresStore;
 fn every_case_in_lease_mode() {
     run_all(Arc::new(PostgresStore::lease()));
 }
+
+#[test]
+fn every_case_in_session_mode() {
+    run_all(Arc::new(PostgresStore::session()));
+}

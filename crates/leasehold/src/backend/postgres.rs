@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use self::lease::LeaseStore;
+use self::session::SessionStore;
 use self::url::{Mode, Settings};
 use crate::backend::Backend;
 use crate::clock::Clock;
@@ -20,6 +21,7 @@ mod examine;
 mod lease;
 mod pooler;
 mod schema;
+mod session;
 mod tls;
 mod url;
 mod wire;
@@ -37,7 +39,7 @@ pub async fn open(url: &str, clock: Clock) -> Result<Arc<dyn Backend>> {
         let settings = Arc::new(Settings::parse(url)?);
         match settings.mode {
             Mode::Lease => Ok(LeaseStore::open(settings, clock).await? as Arc<dyn Backend>),
-            Mode::Session => Err(crate::Error::new(crate::ErrorKind::Invalid, "not yet")),
+            Mode::Session => Ok(SessionStore::open(settings, clock).await? as Arc<dyn Backend>),
         }
     };
     opened

@@ -44,6 +44,19 @@ pub(super) fn listening(pooled: bool, elsewhere: bool) -> Finding {
     }
 }
 
+/// Whether the server lets go of a client that is stopped, not only of one that is gone.
+pub(super) fn letting_go(version: i32) -> Finding {
+    if version >= 140_000 {
+        return fine("the server ends a session that is silent for one and a half TTLs".to_owned());
+    }
+    Finding::new(
+        Severity::Warning,
+        "this server knows no idle_session_timeout: it keeps the locks of a client that is \
+         stopped (not gone) for as long as it is",
+        "PostgreSQL 14 or newer lets go of it after one and a half TTLs",
+    )
+}
+
 fn fine(what: String) -> Finding {
     Finding::new(Severity::Fine, what, "")
 }

@@ -32,6 +32,8 @@ mod seats;
 mod verbs;
 mod wait;
 
+pub(super) use inspect::wall;
+
 const GUARANTEES: Guarantees = Guarantees {
     store: "postgres",
     consistency: Consistency::Linearizable,

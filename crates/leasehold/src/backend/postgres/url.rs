@@ -32,9 +32,12 @@ pub(super) struct Settings {
     pub(super) connect_timeout: Duration,
     /// Where to listen, when the rest goes through a pooler.
     pub(super) listen: Option<(String, u16)>,
+    /// A force-release may end a session that holds other locks as well.
+    pub(super) force_sessions: bool,
 }
 
-const OPTIONS: &str = "mode, sslmode, sslrootcert, connect_timeout, application_name, host, listen";
+const OPTIONS: &str =
+    "mode, sslmode, sslrootcert, connect_timeout, application_name, host, listen, force";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Settings {
@@ -76,9 +79,8 @@ impl Settings {
         config.ssl_mode(options.sslmode.mode);
         let tls = tls::connector(options.sslmode.verification, options.sslrootcert.as_deref())?;
         let place = format!("{host}:{port}/{database}");
-        let (mode, connect_timeout, listen) =
-            (options.mode, options.connect_timeout, options.listen);
-        Ok(Self { mode, config, tls, place, connect_timeout, listen })
+        let Options { mode, connect_timeout, listen, force_sessions, .. } = options;
+        Ok(Self { mode, config, tls, place, connect_timeout, listen, force_sessions })
     }
 }
 
@@ -90,6 +92,7 @@ struct Options {
     application_name: Option<String>,
     host: Option<String>,
     listen: Option<(String, u16)>,
+    force_sessions: bool,
 }
 
 impl Default for Options {
@@ -102,6 +105,7 @@ impl Default for Options {
             application_name: None,
             host: None,
             listen: None,
+            force_sessions: false,
         }
     }
 }
@@ -131,6 +135,8 @@ impl Options {
                 self.connect_timeout = Duration::from_secs(seconds);
             }
             "application_name" => self.application_name = Some(value.to_owned()),
+            "force" if value == "session" => self.force_sessions = true,
+            "force" => return Err(invalid("force can only be session")),
             "host" => self.host = Some(value.to_owned()),
             "listen" => {
                 let (host, port) = value.rsplit_once(':').unwrap_or((value, "5432"));

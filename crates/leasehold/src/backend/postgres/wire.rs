@@ -203,11 +203,6 @@ impl Wire {
         self.present.lock().as_ref().filter(|session| session.is_open()).cloned()
     }
 
-    /// Uses a session that was made elsewhere.
-    pub(super) fn adopt(&self, session: Session) {
-        *self.present.lock() = Some(Arc::new(session));
-    }
-
     /// The open session, or a new one. An error means that nothing was asked.
     pub(super) async fn session(&self) -> Result<Arc<Session>> {
         if let Some(session) = self.present() {

@@ -49,6 +49,6 @@ fn info(row: &Row) -> Option<LockInfo> {
 }
 
 /// Microseconds since 1970 as a time.
-pub(super) fn wall(micros: i64) -> SystemTime {
+pub(in super::super) fn wall(micros: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
