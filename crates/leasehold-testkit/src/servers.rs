@@ -5,10 +5,12 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
+pub use pgbouncer::PgBouncer;
 pub use postgres::Postgres;
 pub use process::Process;
 pub use redis::Redis;
 
+pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
 pub mod redis;

@@ -23,10 +23,12 @@ mod pooler;
 mod schema;
 mod session;
 mod tls;
+mod transaction;
 mod url;
 mod wire;
 
 pub use schema::SCHEMA;
+pub use transaction::{acquire_in_transaction, try_acquire_in_transaction};
 
 /// Opens the store behind this URL. Must be called inside a tokio runtime.
 ///
