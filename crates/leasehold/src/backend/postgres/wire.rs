@@ -104,6 +104,11 @@ impl Session {
         !self.client.is_closed()
     }
 
+    /// Ends the connection, whoever else still knows it.
+    pub(super) fn close(&self) {
+        self.driver.abort();
+    }
+
     /// Completes when the connection has ended.
     pub(super) async fn ended(&self) {
         let mut ended = self.ended.clone();
@@ -150,7 +155,7 @@ impl fmt::Debug for Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.driver.abort();
+        self.close();
     }
 }
 

@@ -152,9 +152,17 @@ async fn unlock_all(store: &SessionStore, given: &[Held]) -> Result<Vec<bool>> {
                 let ours = places.iter().all(|&at| !given[at].shared);
                 if ours && line.is_open() && table.spare.len() < SPARE {
                     table.spare.push(line);
+                } else if ours {
+                    line.session.close();
                 }
             }
-            Err(error) => failed = Some(error),
+            Err(error) => {
+                // What it may still hold goes with it, if nobody else's lock does.
+                if places.iter().all(|&at| !given[at].shared) {
+                    line.session.close();
+                }
+                failed = Some(error);
+            }
         }
     }
     failed.map_or(Ok(done), Err)

@@ -17,8 +17,10 @@ use crate::backend::{Claim, Grant, Turn, Verdict};
 use crate::error::Result;
 use crate::owner::Owner;
 
-/// How long a cancelled statement may take to say that it is.
-const LAST_WORD: Duration = Duration::from_secs(2);
+/// How long a cancelled statement may take to say that it is, before it is told again: the
+/// cancellation may have come before the statement.
+const LAST_WORD: Duration = Duration::from_millis(200);
+const CANCELLATIONS: usize = 10;
 
 impl SessionStore {
     /// Takes a place in line.
@@ -122,6 +124,7 @@ async fn block(
         line = spare(store) => line?,
         () = cancel.cancelled() => return None,
     };
+    let used = OneWay(Some(line.clone()));
     let (clock, settings) = {
         let store = store.upgrade()?;
         (store.clock.clone(), store.settings.clone())
@@ -134,11 +137,18 @@ async fn block(
         biased;
         asked = &mut blocking => asked,
         () = cancel.cancelled() => {
-            line.cancel(&settings).await;
-            // Granted or not: this session is not used again, a late cancellation might hit
-            // its next statement. Its lock, if it has one, goes with it, but sooner this way.
-            if let Ok(Ok(_)) = tokio::time::timeout(LAST_WORD, blocking).await {
-                let _ = tokio::time::timeout(LAST_WORD, unlock(&line, &[key])).await;
+            for _ in 0..CANCELLATIONS {
+                line.cancel(&settings).await;
+                // Granted or not: this session is not used again, a late cancellation might
+                // hit its next statement. Its lock, if it has one, goes sooner this way.
+                match tokio::time::timeout(LAST_WORD, &mut blocking).await {
+                    Err(_) => continue,
+                    Ok(Ok(_)) => {
+                        let _ = tokio::time::timeout(LAST_WORD, unlock(&line, &[key])).await;
+                    }
+                    Ok(Err(_)) => {}
+                }
+                break;
             }
             return None;
         }
@@ -174,8 +184,26 @@ async fn block(
             table.session_ended(&line, clock.now());
         }
     }
+    used.stays();
     store.work.notify_one();
     Some(grant)
+}
+
+/// A session that is closed unless what it was made for succeeds.
+struct OneWay(Option<Arc<Lifeline>>);
+
+impl OneWay {
+    fn stays(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for OneWay {
+    fn drop(&mut self) {
+        if let Some(line) = self.0.take() {
+            line.session.close();
+        }
+    }
 }
 
 async fn ask(line: &Lifeline, key: Key) -> Result<i64> {
