@@ -177,7 +177,7 @@ pub async fn a_pushed_grant_is_renewed_to_its_whole_term(world: &World) {
     let mut events = second.locks.events();
     lease.release().await.unwrap();
     let next = granted(waiting).await;
-    // Where the session carries the lease, it is whole from the start.
+    // On a session store it may be whole at once: the session is.
     if next.remaining() <= long / 2 {
         world.pass_until(&mut events, |kind| matches!(kind, EventKind::Renewed)).await;
     }
