@@ -92,3 +92,23 @@ fn memory_survives_clients_paused_in_line() {
 fn memory_serves_a_thousand_waiters() {
     passes("memory", Fault::Waiters);
 }
+
+#[test]
+fn postgres_survives_paused_holders() {
+    passes("postgres", Fault::Pause);
+}
+
+#[test]
+fn postgres_survives_crashes() {
+    passes("postgres", Fault::Restart);
+}
+
+#[test]
+fn postgres_sessions_survive_paused_holders() {
+    passes("pgsession", Fault::Pause);
+}
+
+#[test]
+fn postgres_sessions_survive_a_bad_network() {
+    passes("pgsession", Fault::Network);
+}

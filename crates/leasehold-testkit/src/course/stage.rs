@@ -18,10 +18,12 @@ use super::plan::Plan;
 use super::schedule::Strike;
 
 mod memory;
+mod postgres;
 mod sqlite;
 
 /// All stores that are measured.
-pub const ALL: &[&dyn Store] = &[&memory::Memory, &sqlite::Sqlite];
+pub const ALL: &[&dyn Store] =
+    &[&memory::Memory, &sqlite::Sqlite, &postgres::Mode::Lease, &postgres::Mode::Session];
 
 /// The store of this name.
 pub fn named(name: &str) -> Option<&'static dyn Store> {
