@@ -15,6 +15,7 @@ mod counting;
 mod handover;
 mod holding;
 mod pairs;
+mod postgres;
 mod raw;
 mod report;
 mod stats;
@@ -57,6 +58,8 @@ enum Group {
     Handover,
     /// Bytes and CPU of leases that are held.
     Holding,
+    /// PostgreSQL, in both modes, beside the minimal loops on its driver.
+    Postgres,
 }
 
 /// What this binary does when it was started by itself.
@@ -119,6 +122,9 @@ fn bench(bench: Bench) -> Result<ExitCode> {
     }
     if wants(Group::Holding) {
         missed += holding::run(&plan)?.print(format);
+    }
+    if wants(Group::Postgres) {
+        missed += postgres::run(&plan)?.print(format);
     }
     report::verdict(format, missed);
     // A missed goal is a finding, not a failure: the machine may just be busy.

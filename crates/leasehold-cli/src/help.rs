@@ -90,8 +90,9 @@ Exit codes: 0 nothing unsafe, 1 something is, 204 refused by --require.";
 
 /// `leasehold schema`.
 pub(crate) const SCHEMA: &str = "\
-Example:
-  leasehold schema --store sqlite:";
+Examples:
+  leasehold schema --store sqlite:
+  leasehold schema postgres | psql";
 
 /// `leasehold completions`.
 pub(crate) const COMPLETIONS: &str = "\

@@ -11,6 +11,8 @@ fn url(kind: StoreKind) -> Option<fn(&Path) -> String> {
     match kind {
         StoreKind::Memory => None,
         StoreKind::Sqlite => Some(|folder| format!("sqlite:{}/locks.db", folder.display())),
+        // Behind a server: below.
+        StoreKind::Postgres => None,
     }
 }
 
@@ -33,4 +35,19 @@ fn a_stopped_holder_is_replaced_and_told() {
 #[test]
 fn no_increment_is_lost() {
     on_every_store(processes::no_increment_is_lost);
+}
+
+/// A row in a table does not see whether its holder's process is gone: its TTL ends it. A
+/// session does, by its socket.
+#[test]
+fn postgres_passes_what_each_mode_can_see() {
+    let server = leasehold_testkit::servers::Postgres::start(&[]).expect("a server starts");
+    let on = |mode: &str| {
+        let url = format!("{}?mode={mode}", server.url());
+        Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| url)
+    };
+    processes::a_stopped_holder_is_replaced_and_told(&on("lease"));
+    processes::no_increment_is_lost(&on("lease"));
+    processes::a_stopped_holder_is_replaced_and_told(&on("session"));
+    processes::a_killed_holder_is_replaced_at_once(&on("session"));
 }

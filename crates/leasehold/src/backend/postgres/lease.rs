@@ -76,7 +76,10 @@ impl LeaseStore {
         let second = Session::connect(&settings, &settings.config, None, true).await?;
         let pooled = pooler::between(&first, &second).await?;
         schema::ensure(&first).await?;
-        drop((first, second));
+        let (first, second) = match pooled {
+            true => (first, second),
+            false => (first.unpooled().await?, second.unpooled().await?),
+        };
         let client = i64::from_be_bytes(rand::random::<[u8; 8]>()) & i64::MAX;
         let seats = Arc::new(Seats::default());
         let store = Arc::new(Self {
@@ -91,9 +94,8 @@ impl LeaseStore {
             pooled,
             sweeping: parking_lot::Mutex::default(),
         });
-        // So that the first request finds everything there.
-        store.claims.session().await?;
-        store.rest.session().await?;
+        store.claims.adopt(first);
+        store.rest.adopt(second);
         *store.sweeping.lock() = Some(tokio::spawn(sweep(Arc::downgrade(&store))));
         Ok(store)
     }

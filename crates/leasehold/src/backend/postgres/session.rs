@@ -80,7 +80,8 @@ impl SessionStore {
             return Err(Error::new(ErrorKind::Refused, message));
         }
         schema::ensure(&first).await?;
-        drop((first, second));
+        let (first, second) = (first.unpooled().await?, second.unpooled().await?);
+        let line = Lifeline::on(first, clock.clone()).await?;
         let store = Arc::new(Self {
             aside: Wire::new(settings.clone(), false),
             settings,
@@ -92,7 +93,8 @@ impl SessionStore {
             ended: Notify::new(),
             closing: CancellationToken::new(),
         });
-        store.shared().await?;
+        store.aside.adopt(second);
+        *store.shared.lock() = Some(store.watched(line));
         tokio::spawn(janitor::look_after(Arc::downgrade(&store), store.closing.clone()));
         Ok(store)
     }
@@ -114,9 +116,13 @@ impl SessionStore {
 
     /// A new session to carry locks, whose end is noticed.
     async fn new_line(self: &Arc<Self>) -> Result<Arc<Lifeline>> {
-        let line = Lifeline::connect(&self.settings, self.clock.clone()).await?;
+        let session = Session::connect(&self.settings, &self.settings.config, None, false).await?;
+        Ok(self.watched(Lifeline::on(session, self.clock.clone()).await?))
+    }
+
+    fn watched(self: &Arc<Self>, line: Arc<Lifeline>) -> Arc<Lifeline> {
         tokio::spawn(watch(Arc::downgrade(self), line.clone(), self.closing.clone()));
-        Ok(line)
+        line
     }
 }
 

@@ -99,6 +99,14 @@ impl Session {
         Ok((row.get(1), row.get(2)))
     }
 
+    /// There is no pooler in front, as was feared: it may be a session like any other.
+    pub(super) async fn unpooled(mut self) -> Result<Self> {
+        let set = self.client.batch_execute(LOCK_TIMEOUT).await;
+        set.map_err(|error| explain(error, &self.place))?;
+        self.by_name = true;
+        Ok(self)
+    }
+
     /// Whether it can still be used.
     pub(super) fn is_open(&self) -> bool {
         !self.client.is_closed()
@@ -206,6 +214,11 @@ impl Wire {
     /// The session that is open just now.
     pub(super) fn present(&self) -> Option<Arc<Session>> {
         self.present.lock().as_ref().filter(|session| session.is_open()).cloned()
+    }
+
+    /// Uses a session that was made elsewhere.
+    pub(super) fn adopt(&self, session: Session) {
+        *self.present.lock() = Some(Arc::new(session));
     }
 
     /// The open session, or a new one. An error means that nothing was asked.

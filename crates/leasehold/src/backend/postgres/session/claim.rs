@@ -68,7 +68,10 @@ impl SessionStore {
                 Plan::Wait(key) => self.line_up(claim, key),
                 Plan::Try(key) => match answers.next().flatten() {
                     Some(grant) => Verdict::Granted(grant),
-                    None if claim.queue => self.line_up(claim, key),
+                    None if claim.queue => {
+                        self.line_up(claim, key);
+                        Verdict::Queued(self.held_by(key).await)
+                    }
                     None => Verdict::Held(self.held_by(key).await),
                 },
             });

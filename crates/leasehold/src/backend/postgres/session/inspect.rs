@@ -1,6 +1,6 @@
 //! Looking at advisory locks: pg_locks says that one is held, its holder says the rest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,14 +122,38 @@ impl SessionStore {
         self.lease(&seen).map(|lease| lease.held_by)
     }
 
-    pub(super) async fn look_at_all(self: &Arc<Self>, prefix: &str) -> Result<Vec<LockInfo>> {
+    /// Who has and waits for what; a moment later if holders are about to say.
+    async fn seen_all(&self) -> Result<BTreeMap<Key, Vec<Seen>>> {
         let session = self.aside.session().await?;
-        let rows = session.rows(&verbs::LIST, &[]).await?;
-        let mut keys: BTreeMap<Key, Vec<Seen>> = BTreeMap::new();
-        for row in &rows {
-            let seen = Seen::read(row);
-            keys.entry(seen.key).or_default().push(seen);
+        let until = self.clock.now() + PATIENCE;
+        let mut awaited: Option<HashSet<(Key, i32)>> = None;
+        loop {
+            let rows = session.rows(&verbs::LIST, &[]).await?;
+            let mut keys: BTreeMap<Key, Vec<Seen>> = BTreeMap::new();
+            for seen in rows.iter().map(Seen::read) {
+                keys.entry(seen.key).or_default().push(seen);
+            }
+            let silent = keys.iter().filter(|(key, seen)| self.own(**key, seen).is_none());
+            let silent = silent.flat_map(|(_, seen)| seen);
+            let silent: HashSet<(Key, i32)> = silent
+                .filter(|seen| seen.granted && seen.silent)
+                .map(|seen| (seen.key, seen.backend))
+                .collect();
+            // Not for those that came meanwhile: there would be no end to it.
+            let left = match &awaited {
+                Some(awaited) => awaited.intersection(&silent).count(),
+                None => silent.len(),
+            };
+            if left == 0 || self.clock.now() >= until {
+                return Ok(keys);
+            }
+            awaited.get_or_insert(silent);
+            tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    pub(super) async fn look_at_all(self: &Arc<Self>, prefix: &str) -> Result<Vec<LockInfo>> {
+        let keys = self.seen_all().await?;
         let mut infos: Vec<LockInfo> = keys
             .into_iter()
             .filter_map(|(key, seen)| {

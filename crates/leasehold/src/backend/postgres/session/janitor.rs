@@ -19,6 +19,8 @@ const TICK: Duration = Duration::from_millis(50);
 const UNATTENDED: Duration = Duration::from_secs(3);
 /// What is held for less than this is nobody's business: it is over before it is told.
 const PUBLISHED_AFTER: Duration = Duration::from_millis(40);
+/// How many leases are told of in one statement.
+const AT_ONCE: usize = 512;
 const ENDED_FOR: Duration = Duration::from_secs(600);
 const TICKS_BETWEEN_SWEEPS: u32 = 1_200;
 
@@ -132,7 +134,8 @@ impl SessionStore {
         let mut rest = fresh;
         while let Some(first) = rest.first() {
             // As a rule all are of one holder.
-            let count = rest.iter().take_while(|held| same_holder(held, first)).count();
+            let alike = rest.iter().take(AT_ONCE).take_while(|held| same_holder(held, first));
+            let count = alike.count();
             let (some, others) = rest.split_at(count);
             self.publish(&session, some, &first.claim).await?;
             rest = others;

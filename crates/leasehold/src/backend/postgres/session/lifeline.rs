@@ -28,8 +28,8 @@ pub(super) struct Lifeline {
 }
 
 impl Lifeline {
-    pub(super) async fn connect(settings: &Settings, clock: Clock) -> Result<Arc<Self>> {
-        let session = Session::connect(settings, &settings.config, None, false).await?;
+    /// Makes a session ready to carry locks.
+    pub(super) async fn on(session: Session, clock: Clock) -> Result<Arc<Self>> {
         let not_applied = |error| {
             let error: Error = explain(error, &session.place);
             Error::new(error.kind().clone(), error.to_string())
