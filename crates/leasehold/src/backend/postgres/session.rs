@@ -30,6 +30,7 @@ use crate::token::Token;
 mod claim;
 mod force;
 mod hold;
+mod insist;
 mod inspect;
 mod janitor;
 pub(super) mod key;

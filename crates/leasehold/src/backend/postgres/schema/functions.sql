@@ -1,9 +1,12 @@
 -- The clock as the lowest token. One that reads past the year 2112 is not believed, or it
 -- would use up what JavaScript and Lua can carry.
 create or replace function leasehold.clock_floor() returns bigint
-language sql volatile as $$
-    select case when micros < 4503599627370496 then micros else 0 end
-      from (select (date_part('epoch', clock_timestamp()) * 1000000)::bigint) as clock(micros)
+language plpgsql volatile as $$
+declare
+    micros bigint := (date_part('epoch', clock_timestamp()) * 1000000)::bigint;
+begin
+    return case when micros < 4503599627370496 then micros else 0 end;
+end
 $$;
 
 -- Lets the first live waiter in if the lock is free or lapsed. The caller has locked the here.
@@ -56,7 +59,8 @@ create or replace function leasehold.acquire(
     out hosts text[], out pids integer[], out labels text[], out sinces bigint[], out lefts bigint[]
 ) language plpgsql as $$
 declare
-    at      timestamptz;
+    at      timestamptz := clock_timestamp();
+    low     bigint := leasehold.clock_floor();
     here    leasehold.locks;
     safe    boolean := false;
     pushed  boolean;
@@ -66,10 +70,9 @@ begin
     with taken as (
         insert into leasehold.locks as l
                (name, token, owner, client, proved, term, expires, since, host, pid, label)
-        select w.name, greatest(m.floor + 1, leasehold.clock_floor()), w.owner, the_client, sent,
-               w.ttl, c.at + w.ttl * interval '1 microsecond', c.at, the_host, the_pid, the_label
-          from unnest(names, owners, ttls) as w(name, owner, ttl),
-               leasehold.meta m, (select clock_timestamp()) as c(at)
+        select w.name, greatest((select floor + 1 from leasehold.meta), low), w.owner, the_client,
+               sent, w.ttl, at + w.ttl * interval '1 microsecond', at, the_host, the_pid, the_label
+          from unnest(names, owners, ttls) as w(name, owner, ttl)
          order by w.name collate "C"
             on conflict (name) do update
            set token = greatest(l.token + 1, excluded.token), owner = excluded.owner,
@@ -219,7 +222,10 @@ create or replace function leasehold.renew(
 declare
     kept text[];
 begin
-    perform 1 from leasehold.locks where name = any (names) order by name for update;
+    -- In the order of names, or two batches could wait for each other. One alone cannot.
+    if cardinality(names) > 1 then
+        perform 1 from leasehold.locks where name = any (names) order by name for update;
+    end if;
     with renewed as (
         update leasehold.locks l
            set proved = sent, term = u.ttl,
@@ -255,7 +261,10 @@ declare
     here  leasehold.locks;
     safe  boolean := false;
 begin
-    perform 1 from leasehold.locks where name = any (names) order by name for update;
+    -- As in renew; and what is not simply given back below is read under the lock.
+    if cardinality(names) > 1 then
+        perform 1 from leasehold.locks where name = any (names) order by name for update;
+    end if;
     with given as (
         update leasehold.locks l
            set owner = null, expires = clock_timestamp()
@@ -269,7 +278,7 @@ begin
         for i in 1 .. cardinality(names) loop
             released[i] := coalesce(names[i] = any (freed), false);
             continue when released[i];
-            select * into here from leasehold.locks where name = names[i];
+            select * into here from leasehold.locks where name = names[i] for update;
             if here.owner = owners[i] and here.token = tokens[i] then
                 -- One that lapsed is not the owner's any more; but it is in nobody's way now.
                 released[i] := here.expires > clock_timestamp();
@@ -405,17 +414,22 @@ $$;
 -- Lifts the sequence of tokens to the clock, for a session that begins. Taking the lock of
 -- `owner to` (its own owner: nothing changes) keeps every nextval out meanwhile, and what
 -- is compared is read under it: a bare setval could take back what another one lifted.
+--
+-- Sessions do not wait for the disk when they draw a token, so a crash may take back the
+-- last ones. It ends all sessions, and those that begin afterwards come through here: the
+-- clock is ahead of every token that was drawn, unless it was set back; then the step is
+-- more than is drawn in the moments that a crash takes back.
 create or replace function leasehold.lift() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    low bigint := leasehold.clock_floor();
+    low  bigint := leasehold.clock_floor();
+    last bigint;
 begin
-    alter sequence leasehold.tokens owner to current_user;
-    if low > (select last_value from leasehold.tokens) then
-        perform setval('leasehold.tokens', low);
-    end if;
     perform set_config('synchronous_commit', 'on', true)
       where current_setting('synchronous_commit') = 'off';
+    alter sequence leasehold.tokens owner to current_user;
+    select last_value into last from leasehold.tokens;
+    perform setval('leasehold.tokens', case when low > last then low else last + 100000000 end);
 end
 $$;
 

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::insist::insist;
 use super::key::Key;
 use super::lifeline::Lifeline;
 use super::table::Held;
 use super::{SessionStore, verbs};
 use crate::backend::{Claim, Grant, Proof, Verdict};
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind, Outcome, Result};
+use crate::error::{Outcome, Result};
 use crate::token::Token;
 
 /// How long a key counts as contended after it was found held.
@@ -45,20 +46,17 @@ impl SessionStore {
                 _ => None,
             })
             .collect();
-        // In a task of its own: whatever the server answers is written down, also when the
-        // caller is gone.
+        // Whatever the server answers is written down, also when the caller is gone.
         let mut answers = if tried.is_empty() {
             Vec::new()
         } else {
             let store = self.clone();
-            let trying = tokio::spawn(async move {
+            let trying = async move {
                 let answers = store.try_all(&line, tried).await;
                 drop(over);
                 answers
-            });
-            trying.await.map_err(|_| {
-                Error::new(ErrorKind::Internal, "an acquire was dropped").outcome_unknown()
-            })??
+            };
+            insist(trying).await?
         }
         .into_iter();
         let mut verdicts = Vec::new();
@@ -208,6 +206,9 @@ fn plan(
 
 /// Tries these keys; a token for each that was got.
 async fn try_keys(line: &Lifeline, keys: &[Key]) -> Result<Vec<Option<i64>>> {
+    if let [Key::One(key)] = keys {
+        return Ok(vec![line.session.row(&verbs::TRY_ONE, &[key]).await?.get(0)]);
+    }
     let ones: Vec<i64> = ones(keys).collect();
     let mut tokens = if ones.is_empty() {
         Vec::new()
@@ -237,6 +238,9 @@ fn ones(keys: &[Key]) -> impl Iterator<Item = i64> {
 
 /// Gives these keys back; whether the session had each.
 pub(super) async fn unlock(line: &Lifeline, keys: &[Key]) -> Result<Vec<bool>> {
+    if let [Key::One(key)] = keys {
+        return Ok(vec![line.session.row(&verbs::UNLOCK_ONE, &[key]).await?.get(0)]);
+    }
     let ones: Vec<i64> = ones(keys).collect();
     let mut done = if ones.is_empty() {
         Vec::new()

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use super::claim::unlock;
+use super::insist::insist;
 use super::key::Key;
 use super::lifeline::Lifeline;
 use super::table::Held;
 use super::{SessionStore, verbs};
 use crate::backend::{Hold, Proof, Release, Renewal};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::loss::{Forced, LossReason};
 
 /// How many idle sessions are kept for those who will wait.
@@ -116,14 +117,11 @@ impl SessionStore {
     }
 }
 
-/// Unlocks what was taken out of the table; whether each was still held. In a task of its
-/// own: it must be done, also when the caller is gone.
+/// Unlocks what was taken out of the table; whether each was still held. It is done, also
+/// when the caller is gone.
 pub(super) async fn give_back(store: &Arc<SessionStore>, given: Vec<Held>) -> Result<Vec<bool>> {
     let store = store.clone();
-    let giving = tokio::spawn(async move { unlock_all(&store, &given).await });
-    giving.await.unwrap_or_else(|_| {
-        Err(Error::new(ErrorKind::Internal, "a release was dropped").outcome_unknown())
-    })
+    insist(async move { unlock_all(&store, &given).await }).await
 }
 
 async fn unlock_all(store: &SessionStore, given: &[Held]) -> Result<Vec<bool>> {

@@ -12,6 +12,13 @@ pub(super) const TRY: Verb = Verb {
     number: 0,
 };
 
+/// The same for one key alone.
+pub(super) const TRY_ONE: Verb = Verb {
+    sql: "select case when pg_try_advisory_lock($1) then nextval('leasehold.tokens') end",
+    types: &[Type::INT8],
+    number: 18,
+};
+
 pub(super) const TRY_TWO: Verb = Verb {
     sql: "select array[case when pg_try_advisory_lock($1, $2) then nextval('leasehold.tokens') end]",
     types: &[Type::INT4, Type::INT4],
@@ -38,6 +45,9 @@ pub(super) const UNLOCK: Verb = Verb {
     types: &[Type::INT8_ARRAY],
     number: 4,
 };
+
+pub(super) const UNLOCK_ONE: Verb =
+    Verb { sql: "select pg_advisory_unlock($1)", types: &[Type::INT8], number: 19 };
 
 pub(super) const UNLOCK_TWO: Verb = Verb {
     sql: "select array[pg_advisory_unlock($1, $2)]",

@@ -217,10 +217,8 @@ async fn ask(line: &Lifeline, key: Key) -> Result<i64> {
 /// A session that waits for nothing, or a new one.
 async fn spare(store: &Weak<SessionStore>) -> Option<Arc<Lifeline>> {
     let store = store.upgrade()?;
-    while let Some(line) = {
-        let popped = store.table.lock().spare.pop();
-        popped
-    } {
+    let spare = || store.table.lock().spare.pop();
+    while let Some(line) = spare() {
         if line.is_open() {
             return Some(line);
         }
