@@ -7,9 +7,11 @@ use leasehold_testkit::faults::proxy::{Proxy, Way};
 use leasehold_testkit::servers::Postgres;
 use leasehold_testkit::world::{eventually, within_bound};
 
+use tokio::task::block_in_place;
+
 use crate::scene::{advisory, connect, url};
 
-const TTL: Duration = Duration::from_secs(3);
+const TTL: Duration = Duration::from_secs(5);
 
 /// Ends the sessions of all clients.
 fn terminate(server: &Postgres) {
@@ -19,7 +21,7 @@ fn terminate(server: &Postgres) {
 }
 
 /// Loss when the connection ends, seen at once: long before the deadline.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_terminated_session_is_lost_at_once() {
     let server = Postgres::start(&[]).unwrap();
     let (holder, other) = (connect(&server, "session").await, connect(&server, "lease").await);
@@ -29,7 +31,8 @@ async fn a_terminated_session_is_lost_at_once() {
     let waited = second.lock("waited").ttl(long).acquire().await.unwrap();
     let lock = holder.lock("waited").ttl(long);
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    eventually("it waits", async || advisory(&server).1 == 1).await;
+    let waits = async || second.inspect("waited").await.unwrap().waiters == 1;
+    eventually("it waits", waits).await;
     waited.release().await.unwrap();
     let waited = within_bound("the lock", waiting).await.unwrap().unwrap();
     let row = other.lock("row").ttl(long).acquire().await.unwrap();
@@ -49,7 +52,7 @@ async fn a_terminated_session_is_lost_at_once() {
 }
 
 /// A server that hears nothing lets go after one and a half TTLs; the holder knew before.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_network_ends_the_session_on_both_sides() {
     let server = Postgres::start(&[]).unwrap();
     let proxy = Proxy::to(server.addr()).await.unwrap();
@@ -59,7 +62,8 @@ async fn a_silent_network_ends_the_session_on_both_sides() {
     let lease = first.lock("a").ttl(TTL).acquire().await.unwrap();
     let lock = second.lock("a").ttl(TTL);
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    eventually("it waits", async || advisory(&server).1 == 1).await;
+    let waits = async || second.inspect("a").await.unwrap().waiters == 1;
+    eventually("it waits", waits).await;
     proxy.drop_one_way(Way::Requests);
     proxy.drop_one_way(Way::Replies);
     let next = within_bound("the lock", waiting).await.unwrap().unwrap();
@@ -68,7 +72,7 @@ async fn a_silent_network_ends_the_session_on_both_sides() {
 }
 
 /// Force-release ends a session, and so all its locks: it says so and wants to be told twice.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn force_release_of_a_session_with_more_locks_wants_confirmation() {
     let server = Postgres::start(&[]).unwrap();
     let holder = connect(&server, "session").await;
@@ -89,7 +93,7 @@ async fn force_release_of_a_session_with_more_locks_wants_confirmation() {
 }
 
 /// A cancelled wait leaves neither a waiter nor a lock behind, however often.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_waits_leave_nothing_behind() {
     let server = Postgres::start(&[]).unwrap();
     let (holder, client) = (connect(&server, "session").await, connect(&server, "session").await);
@@ -98,7 +102,7 @@ async fn cancelled_waits_leave_nothing_behind() {
         let lock = client.lock("a").wait(Duration::from_millis(5 * round));
         let _ = lock.acquire().await.unwrap_err();
     }
-    eventually("nobody waits", async || advisory(&server) == (1, 0)).await;
+    eventually("nobody waits", async || block_in_place(|| advisory(&server)) == (1, 0)).await;
     lease.release().await.unwrap();
-    eventually("nobody holds it", async || advisory(&server) == (0, 0)).await;
+    eventually("nobody holds it", async || block_in_place(|| advisory(&server)) == (0, 0)).await;
 }
