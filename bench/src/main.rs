@@ -16,6 +16,7 @@ mod etcd;
 mod handover;
 mod holding;
 mod pairs;
+mod postgres;
 mod raw;
 mod redis;
 mod report;
@@ -66,6 +67,8 @@ enum Group {
     Etcd,
     /// ZooKeeper: pairs and contention, beside its driver and kazoo.
     Zookeeper,
+    /// PostgreSQL, in both modes, beside the minimal loops on its driver.
+    Postgres,
 }
 
 /// What this binary does when it was started by itself.
@@ -137,6 +140,9 @@ fn bench(bench: Bench) -> Result<ExitCode> {
     }
     if wants(Group::Zookeeper) {
         missed += zookeeper::run(&plan)?.print(format);
+    }
+    if wants(Group::Postgres) {
+        missed += postgres::run(&plan)?.print(format);
     }
     report::verdict(format, missed);
     // A missed goal is a finding, not a failure: the machine may just be busy.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 pub use etcd::Etcd;
 pub use objects::Objects;
+pub use pgbouncer::PgBouncer;
 pub use postgres::Postgres;
 pub use process::Process;
 pub use redis::{Redis, RedisCluster, RedisSentinel};
@@ -14,6 +15,7 @@ pub use zookeeper::Zookeeper;
 
 pub mod etcd;
 pub mod objects;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
 pub mod redis;

@@ -13,8 +13,9 @@ use tempfile::TempDir;
 
 use crate::world::{Opening, StoreUnderTest};
 
-pub mod redis;
 pub mod etcd;
+pub mod postgres;
+pub mod redis;
 pub mod zookeeper;
 
 /// A fresh store of this kind, behind a server of its own if it needs one. There is no
@@ -26,6 +27,7 @@ pub fn open(kind: StoreKind) -> Arc<dyn StoreUnderTest> {
         StoreKind::Redis => Arc::new(redis::Redis::single(&[])),
         StoreKind::Etcd => Arc::new(etcd::EtcdUnderTest::start(1)),
         StoreKind::Zookeeper => Arc::new(zookeeper::ZookeeperUnderTest::alone()),
+        StoreKind::Postgres => Arc::new(postgres::PostgresStore::lease()),
     }
 }
 

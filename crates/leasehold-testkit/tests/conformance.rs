@@ -43,5 +43,6 @@ suite!(
     elsewhere:
         Redis in "redis/main.rs",
         Etcd in "etcd/main.rs",
+        Postgres in "postgres/main.rs",
         Zookeeper in "zookeeper/main.rs"
 );

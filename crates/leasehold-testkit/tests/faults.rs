@@ -150,3 +150,23 @@ fn zookeeper_survives_a_bad_network() {
 fn zookeeper_survives_partitions() {
     passes("zookeeper", Fault::Partition);
 }
+
+#[test]
+fn postgres_survives_paused_holders() {
+    passes("postgres", Fault::Pause);
+}
+
+#[test]
+fn postgres_survives_crashes() {
+    passes("postgres", Fault::Restart);
+}
+
+#[test]
+fn postgres_sessions_survive_paused_holders() {
+    passes("pgsession", Fault::Pause);
+}
+
+#[test]
+fn postgres_sessions_survive_a_bad_network() {
+    passes("pgsession", Fault::Network);
+}

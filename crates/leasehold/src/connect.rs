@@ -32,6 +32,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `sqlite:/path/to/locks.db` | an embedded store at this path |
 /// | `etcd://host:port,host:port/prefix` | an etcd cluster (feature `etcd`); `etcds:` with TLS |
 /// | `zk://host:2181,host:2181/root` | ZooKeeper (with the feature `zookeeper`); `zks:` for TLS |
+/// | `postgres://user@host/database` | PostgreSQL, leases in a table; `?mode=session` for advisory locks |
 /// | `memory:` | a store of its own in the memory of this process |
 /// | `memory:name` | the store of this name in the memory of this process |
 /// | `redis://host` | a Redis or Valkey server (feature `redis`); also `redis+sentinel://`, `redis+cluster://` |
@@ -192,6 +193,18 @@ pub enum StoreKind {
     /// ZooKeeper.
     #[cfg(feature = "zookeeper")]
     Zookeeper,
+    /// PostgreSQL.
+    #[cfg(feature = "postgres")]
+    Postgres,
+}
+
+/// What a store needs before it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetUp {
+    /// Nothing, and why.
+    Nothing(&'static str),
+    /// These statements, where its clients may not run them by themselves.
+    Sql(&'static str),
 }
 
 impl StoreKind {
@@ -206,6 +219,8 @@ impl StoreKind {
         StoreKind::Etcd,
         #[cfg(feature = "zookeeper")]
         StoreKind::Zookeeper,
+        #[cfg(feature = "postgres")]
+        StoreKind::Postgres,
     ];
 
     /// How its URLs begin, without the colon: the usual way first.
@@ -227,6 +242,33 @@ impl StoreKind {
             Self::Etcd => &["etcd", "etcds"],
             #[cfg(feature = "zookeeper")]
             Self::Zookeeper => &["zk", "zks", "zookeeper"],
+            #[cfg(feature = "postgres")]
+            Self::Postgres => &["postgres", "postgresql"],
+        }
+    }
+
+    /// What has to be set up by hand before it is used, or why nothing has to.
+    pub const fn set_up(self) -> SetUp {
+        match self {
+            Self::Memory => SetUp::Nothing("the memory store needs no schema: it keeps nothing"),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite => SetUp::Nothing(
+                "the sqlite store needs no schema by hand: it creates its file and its tables \
+                 when it is first used",
+            ),
+            #[cfg(feature = "redis")]
+            Self::Redis => SetUp::Nothing("Redis needs no schema: keys come and go with the locks"),
+            #[cfg(feature = "etcd")]
+            Self::Etcd => {
+                SetUp::Nothing("the etcd store needs no schema: its keys are those of etcdctl lock")
+            }
+            #[cfg(feature = "zookeeper")]
+            Self::Zookeeper => SetUp::Nothing(
+                "the zookeeper store needs no schema: it creates its nodes when they are \
+                 first needed",
+            ),
+            #[cfg(feature = "postgres")]
+            Self::Postgres => SetUp::Sql(crate::backend::postgres::SCHEMA),
         }
     }
 
@@ -287,6 +329,8 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
             use crate::backend::zookeeper::ZookeeperStore;
             Ok(ZookeeperStore::open(url, clock.clone()).await?)
         }
+        #[cfg(feature = "postgres")]
+        StoreKind::Postgres => crate::backend::postgres::open(url, clock.clone()).await,
     }
 }
 

@@ -91,6 +91,7 @@ use super::schedule::Strike;
 
 mod etcd;
 mod memory;
+mod postgres;
 mod redis;
 pub mod servers;
 mod sqlite;
@@ -102,6 +103,8 @@ pub const ALL: &[&dyn Store] = &[
     &sqlite::Sqlite,
     &redis::Redis,
     &etcd::Etcd,
+    &postgres::Mode::Lease,
+    &postgres::Mode::Session,
     &zookeeper::Zookeeper,
 ];
 
