@@ -1,0 +1,1 @@
+//! Tokens from a quorum: what holds, and what each rule is there for.
