@@ -1,7 +1,7 @@
 //! Every model and every variant of it, by name.
 
 use crate::check::Outcome;
-use crate::{quorum, recovery};
+use crate::{contract, quorum, recovery};
 
 /// One thing that can be explored: a model as it should be, or with one rule left out.
 #[derive(Debug, Clone, Copy)]
@@ -16,9 +16,12 @@ pub struct Case {
     pub breaks: Option<&'static str>,
     /// How big it is unless told otherwise.
     pub size: Size,
-    /// Explores it.
-    pub explore: fn(Size) -> Outcome,
+    /// Explores it, for any counterexample or for one of this property.
+    pub explore: Explore,
 }
+
+/// Explores a model of this size, looking for any broken property or for this one.
+pub type Explore = fn(Size, Option<&'static str>) -> Outcome;
 
 /// How big a model is. What a model has none of, it ignores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +46,7 @@ impl Case {
         variant: &'static str,
         what: &'static str,
         size: Size,
-        explore: fn(Size) -> Outcome,
+        explore: Explore,
     ) -> Self {
         Self { model, variant, what, breaks: None, size, explore }
     }
@@ -55,40 +58,39 @@ impl Case {
         what: &'static str,
         breaks: &'static str,
         size: Size,
-        explore: fn(Size) -> Outcome,
+        explore: Explore,
     ) -> Self {
         Self { model, variant, what, breaks: Some(breaks), size, explore }
     }
 
-    /// Explores it at its usual size, prints what was seen, and compares it with what must be.
-    pub fn run(&self) -> Result<Outcome, String> {
-        self.run_at(self.size)
+    /// Explores it.
+    pub fn run(&self, size: Size) -> Outcome {
+        (self.explore)(size, self.breaks)
     }
 
-    /// The same at another size.
-    pub fn run_at(&self, size: Size) -> Result<Outcome, String> {
-        let outcome = (self.explore)(size);
-        println!("{} {}: {}\n{outcome}", self.model, self.variant, self.what);
-        let as_expected = match self.breaks {
-            None => outcome.holds(),
-            Some(property) => outcome.broken() == Some(property),
-        };
-        match (as_expected, self.breaks) {
-            (true, _) => Ok(outcome),
-            (false, None) => Err(format!("{} {} does not hold", self.model, self.variant)),
-            (false, Some(property)) => Err(format!(
-                "{} {} was to break \"{property}\", but broke {:?}",
-                self.model,
-                self.variant,
-                outcome.broken()
-            )),
+    /// Whether what was seen is what must be seen; why not.
+    pub fn judge(&self, outcome: &Outcome) -> Result<(), String> {
+        let Self { model, variant, .. } = self;
+        match self.breaks {
+            None if outcome.holds() => Ok(()),
+            None => Err(format!("{model} {variant} does not hold")),
+            Some(property) if outcome.broken() == Some(property) => Ok(()),
+            Some(property) => {
+                let broken = outcome.broken().unwrap_or("nothing");
+                Err(format!("{model} {variant} was to break \"{property}\", but broke \"{broken}\""))
+            }
         }
+    }
+
+    /// What was seen, for people.
+    pub fn report(&self, outcome: &Outcome) -> String {
+        format!("{} {}: {}\n{outcome}", self.model, self.variant, self.what)
     }
 }
 
 /// All cases.
 pub fn all() -> impl Iterator<Item = &'static Case> {
-    [quorum::cases::CASES, recovery::CASES].into_iter().flatten()
+    [quorum::cases::CASES, recovery::CASES, contract::cases::CASES].into_iter().flatten()
 }
 
 /// The case of this name.

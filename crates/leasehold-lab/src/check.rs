@@ -29,7 +29,8 @@ pub struct Outcome {
     /// What the model must be able to do, lest its properties hold for want of events, and
     /// whether it did.
     pub reached: Vec<(&'static str, bool)>,
-    /// The ways to states in which a property does not hold; the shortest first.
+    /// The ways to states in which a property does not hold; the one that was sought, then the
+    /// shortest.
     pub counterexamples: Vec<Counterexample>,
 }
 
@@ -49,14 +50,14 @@ impl Outcome {
         self.counterexamples.is_empty() && self.reached.iter().all(|(_, reached)| *reached)
     }
 
-    /// The property of the shortest counterexample.
+    /// The property of the first counterexample.
     pub fn broken(&self) -> Option<&'static str> {
         self.counterexamples.first().map(|found| found.property)
     }
 }
 
-/// Explores all states, breadth first, until a property is found broken.
-pub fn check<M>(model: M) -> Outcome
+/// Explores all states, breadth first, until a property is found broken; with `sought`, that one.
+pub fn check<M>(model: M, sought: Option<&'static str>) -> Outcome
 where
     M: Told + Send + Sync + 'static,
     M::State: Hash + Send + Sync + Clone + PartialEq + 'static,
@@ -64,7 +65,11 @@ where
 {
     let began = Instant::now();
     // One thread: only then is the first counterexample among the shortest.
-    let checker = model.checker().finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
+    let finish = match sought {
+        Some(property) => HasDiscoveries::AnyOf([property].into()),
+        None => HasDiscoveries::AnyFailures,
+    };
+    let checker = model.checker().finish_when(finish).spawn_bfs().join();
     let model = checker.model();
     let discoveries = checker.discoveries();
     let mut counterexamples = Vec::new();
@@ -78,7 +83,11 @@ where
         }
         properties.push(property.name);
         if let Some(path) = discovery {
-            let path = path.clone().into_vec();
+            let mut path = path.clone().into_vec();
+            // The checker looks at a few more states before it stops: tell no more than it takes.
+            let fails = |(state, _): &_| !(property.condition)(model, state);
+            let first = path.iter().position(fails).unwrap_or(path.len() - 1);
+            path.truncate(first + 1);
             let told = path.windows(2).filter_map(|pair| {
                 let [(before, Some(action)), (after, _)] = pair else { return None };
                 Some(model.tell(before, action, after))
@@ -87,7 +96,9 @@ where
             counterexamples.push(counterexample);
         }
     }
-    counterexamples.sort_by_key(|found| found.steps.len());
+    counterexamples.sort_by_key(|found: &Counterexample| {
+        (Some(found.property) != sought, found.steps.len())
+    });
     Outcome {
         states: checker.unique_state_count(),
         steps: checker.state_count(),

@@ -11,5 +11,6 @@
 
 pub mod catalogue;
 pub mod check;
+pub mod contract;
 pub mod quorum;
 pub mod recovery;

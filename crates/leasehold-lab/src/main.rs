@@ -1,5 +1,6 @@
 //! `leasehold-lab`: explores the models of Leasehold's protocols.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -55,7 +56,9 @@ fn main() -> ExitCode {
             for case in cases {
                 let nodes = nodes.map_or(case.size.nodes, usize::from);
                 let attempts = attempts.map_or(case.size.attempts, usize::from);
-                if let Err(error) = case.run_at(Size::new(nodes, attempts)) {
+                let outcome = case.run(Size::new(nodes, attempts));
+                say(&case.report(&outcome));
+                if let Err(error) = case.judge(&outcome) {
                     eprintln!("{error}");
                     code = ExitCode::FAILURE;
                 }
@@ -70,12 +73,17 @@ fn list() {
     for case in catalogue::all() {
         if case.model != model {
             model = case.model;
-            println!("{model}");
+            say(model);
         }
         let Size { nodes, attempts } = case.size;
-        println!("  {:<24} {} ({nodes}×{attempts})", case.variant, case.what);
+        say(&format!("  {:<24} {} ({nodes}×{attempts})", case.variant, case.what));
         if let Some(property) = case.breaks {
-            println!("  {:<24} must break {property}", "");
+            say(&format!("  {:<24} must break {property}", ""));
         }
     }
+}
+
+/// A reader that has gone away (`| head`) is no reason to panic.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
 }

@@ -43,8 +43,8 @@ pub struct Quorum {
     pub nodes: usize,
     /// How many attempts are made.
     pub attempts: usize,
-    /// Guesses go from one to this; 0 for none.
-    pub guesses: u8,
+    /// What an attempt may guess.
+    pub guesses: &'static [Option<node::Token>],
     /// One of the leases is renewed, whichever it is.
     pub renewals: bool,
     /// A key stands from the time its token is stored until its holder stops believing. (A
@@ -91,7 +91,7 @@ impl Quorum {
         Self {
             nodes: nodes.clamp(1, MOST_NODES),
             attempts: attempts.clamp(1, MOST_ATTEMPTS),
-            guesses: 0,
+            guesses: &[None],
             renewals: false,
             bounded: false,
             wipes: 0,

@@ -11,21 +11,24 @@ const FIVE: Size = Size::new(5, 2);
 
 /// All cases.
 pub const CASES: &[Case] = &[
-    Case::sound(MODEL, "tokens", "two trips; keys vanish at any time", THREE, |size| {
-        exhaust(size, |_| {})
+    Case::sound(MODEL, "tokens", "two trips; keys vanish at any time", THREE, |size, sought| {
+        exhaust(size, sought, |_| {})
     }),
-    Case::sound(MODEL, "guesses", "one trip with a guess, else two", THREE, |size| {
-        exhaust(size, guessing)
+    Case::sound(MODEL, "guesses", "one trip with a guess, else two", THREE, |size, sought| {
+        exhaust(size, sought, guessing)
     }),
-    Case::sound(MODEL, "renewals", "two trips, and leases are renewed", THREE, |size| {
-        exhaust(size, |model| model.renewals = true)
+    Case::sound(MODEL, "wide-guesses", "guesses far and near", SMALL, |size, sought| {
+        exhaust(size, sought, |model| model.guesses = &[Some(1), Some(2), Some(3)])
     }),
-    Case::sound(MODEL, "holders", "keys stand under their holders", THREE, |size| {
-        exhaust(size, holding)
+    Case::sound(MODEL, "renewals", "two trips, and leases are renewed", THREE, |size, sought| {
+        exhaust(size, sought, |model| model.renewals = true)
     }),
-    Case::sound(MODEL, "five", "five nodes, with guesses", FIVE, |size| exhaust(size, guessing)),
-    Case::sound(MODEL, "five-renewals", "five nodes, with renewals", FIVE, |size| {
-        exhaust(size, |model| model.renewals = true)
+    Case::sound(MODEL, "holders", "keys stand under their holders", THREE, |size, sought| {
+        exhaust(size, sought, holding)
+    }),
+    Case::sound(MODEL, "five", "five nodes, with guesses", FIVE, |size, sought| exhaust(size, sought, guessing)),
+    Case::sound(MODEL, "five-renewals", "five nodes, with renewals", FIVE, |size, sought| {
+        exhaust(size, sought, |model| model.renewals = true)
     }),
     Case::broken(
         MODEL,
@@ -33,8 +36,8 @@ pub const CASES: &[Case] = &[
         "a token is stored without looking whose the lock is",
         EXCLUSIVE,
         SMALL,
-        |size| {
-            explore(size, |model| {
+        |size, sought| {
+            explore(size, sought, |model| {
                 holding(model);
                 model.rules.store_checks_lock = false;
             })
@@ -46,8 +49,8 @@ pub const CASES: &[Case] = &[
         "a token is stored over an equal one (`<=` for `<`)",
         UNIQUE,
         SMALL,
-        |size| {
-            explore(size, |model| {
+        |size, sought| {
+            explore(size, sought, |model| {
                 guessing(model);
                 model.rules.strictly_newer = false;
             })
@@ -59,8 +62,8 @@ pub const CASES: &[Case] = &[
         "a renewal looks at the lock, not at the token",
         RENEWED,
         SMALL,
-        |size| {
-            explore(size, |model| {
+        |size, sought| {
+            explore(size, sought, |model| {
                 model.renewals = true;
                 model.rules.renewal_checks_token = false;
             })
@@ -72,8 +75,8 @@ pub const CASES: &[Case] = &[
         "a renewal sets a key that is gone (RedLock.net#48)",
         RENEWED,
         SMALL,
-        |size| {
-            explore(size, |model| {
+        |size, sought| {
+            explore(size, sought, |model| {
                 model.renewals = true;
                 model.rules.renewal_checks_token = false;
                 model.rules.renewal_recreates = true;
@@ -86,8 +89,8 @@ pub const CASES: &[Case] = &[
         "a client's second attempt has the owner of its first: tokens",
         UNIQUE,
         SMALL,
-        |size| {
-            explore(size, |model| {
+        |size, sought| {
+            explore(size, sought, |model| {
                 guessing(model);
                 model.habits.fresh_owner = false;
             })
@@ -99,8 +102,8 @@ pub const CASES: &[Case] = &[
         "a client's second attempt has the owner of its first: what undoes one, undoes both",
         EXCLUSIVE,
         THREE,
-        |size| {
-            explore(size, |model| {
+        |size, sought| {
+            explore(size, sought, |model| {
                 holding(model);
                 model.habits.fresh_owner = false;
             })
@@ -112,8 +115,8 @@ pub const CASES: &[Case] = &[
         "every node counts by itself, the highest count of a majority is the token",
         UNIQUE,
         THREE,
-        |size| {
-            explore(size, |model| {
+        |size, sought| {
+            explore(size, sought, |model| {
                 model.rules.counts_by_itself = true;
                 model.habits.second_trip = false;
             })
@@ -125,31 +128,31 @@ pub const CASES: &[Case] = &[
         "nothing is left out: this order is not promised",
         COMPLETED,
         SMALL,
-        |size| {
-            explore(size, |model| {
-                guessing(model);
+        |size, sought| {
+            explore(size, sought, |model| {
+                model.guesses = &[Some(1), Some(2)];
                 model.watch_completion = true;
             })
         },
     ),
 ];
 
-fn explore(size: Size, change: impl Fn(&mut Quorum)) -> Outcome {
+fn explore(size: Size, sought: Option<&'static str>, change: impl Fn(&mut Quorum)) -> Outcome {
     let mut model = Quorum::new(size.nodes, size.attempts);
     change(&mut model);
-    check(model)
+    check(model, sought)
 }
 
 /// Without what can only stand in the way.
-fn exhaust(size: Size, change: impl Fn(&mut Quorum)) -> Outcome {
-    explore(size, |model| {
+fn exhaust(size: Size, sought: Option<&'static str>, change: impl Fn(&mut Quorum)) -> Outcome {
+    explore(size, sought, |model| {
         model.reduced = true;
         change(model);
     })
 }
 
 fn guessing(model: &mut Quorum) {
-    model.guesses = 2;
+    model.guesses = &[None, Some(1)];
 }
 
 fn holding(model: &mut Quorum) {

@@ -78,8 +78,7 @@ impl Quorum {
             let free = self.habits.fresh_owner || at != 1 || !state.attempts[0].lives();
             if next && free {
                 for epoch in self.known_epochs(state) {
-                    for guess in self.guesses.min(1)..=self.guesses {
-                        let guess = (guess > 0).then_some(guess);
+                    for &guess in self.guesses {
                         actions.push(Action::Ask { attempt: at, guess, epoch });
                     }
                 }
@@ -102,7 +101,9 @@ impl Quorum {
             Phase::Asking => {
                 actions.extend(self.votes(state, at).map(|token| Action::Vote(at, token)));
             }
-            Phase::Held if state.renews(at) => {
+            // Of a renewal that nothing newer was returned before, nothing can be said that is
+            // not true; and it changes nothing, unless it lets the lease outlive an epoch.
+            Phase::Held if state.renews(at) && (self.bounded || state.newest() > attempt.token) => {
                 let epochs = self.known_epochs(state);
                 actions.extend(epochs.map(|epoch| Action::Renew(at, epoch)));
             }
