@@ -1,7 +1,7 @@
 //! Every model and every variant of it, by name.
 
 use crate::check::Outcome;
-use crate::{contract, quorum, recovery};
+use crate::{contract, line, quorum, recovery};
 
 /// One thing that can be explored: a model as it should be, or with one rule left out.
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +90,7 @@ impl Case {
 
 /// All cases.
 pub fn all() -> impl Iterator<Item = &'static Case> {
-    [quorum::cases::CASES, recovery::CASES, contract::cases::CASES].into_iter().flatten()
+    [quorum::cases::CASES, recovery::CASES, contract::cases::CASES, line::cases::CASES].into_iter().flatten()
 }
 
 /// The case of this name.

@@ -12,5 +12,6 @@
 pub mod catalogue;
 pub mod check;
 pub mod contract;
+pub mod line;
 pub mod quorum;
 pub mod recovery;
