@@ -77,7 +77,9 @@ impl Case {
             Some(property) if outcome.broken() == Some(property) => Ok(()),
             Some(property) => {
                 let broken = outcome.broken().unwrap_or("nothing");
-                Err(format!("{model} {variant} was to break \"{property}\", but broke \"{broken}\""))
+                Err(format!(
+                    "{model} {variant} was to break \"{property}\", but broke \"{broken}\""
+                ))
             }
         }
     }
@@ -90,7 +92,9 @@ impl Case {
 
 /// All cases.
 pub fn all() -> impl Iterator<Item = &'static Case> {
-    [quorum::cases::CASES, recovery::CASES, contract::cases::CASES, line::cases::CASES].into_iter().flatten()
+    [quorum::cases::CASES, recovery::CASES, contract::cases::CASES, line::cases::CASES]
+        .into_iter()
+        .flatten()
 }
 
 /// The case of this name.

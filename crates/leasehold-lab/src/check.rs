@@ -96,9 +96,8 @@ where
             counterexamples.push(counterexample);
         }
     }
-    counterexamples.sort_by_key(|found: &Counterexample| {
-        (Some(found.property) != sought, found.steps.len())
-    });
+    counterexamples
+        .sort_by_key(|found: &Counterexample| (Some(found.property) != sought, found.steps.len()));
     Outcome {
         states: checker.unique_state_count(),
         steps: checker.state_count(),

@@ -121,7 +121,9 @@ impl Model for Line {
             Property::sometimes("a pushed grant is taken and renewed", |_, state: &State| {
                 state.holders().any(|(who, deadline)| who > 0 && deadline == TTL)
             }),
-            Property::sometimes("the dead hold up the living", |_, state: &State| state.stalled == PATIENCE),
+            Property::sometimes("the dead hold up the living", |_, state: &State| {
+                state.stalled == PATIENCE
+            }),
             Property::sometimes("the last to come holds it", |model, state: &State| {
                 state.holders().any(|(who, _)| usize::from(who) + 1 == model.clients)
             }),

@@ -184,7 +184,8 @@ impl Model for Quorum {
             properties.push(Property::always(EXCLUSIVE, |_, state: &State| state.holders() < 2));
         }
         if self.watch_completion {
-            properties.push(Property::always(COMPLETED, |_, state: &State| !state.broken.completed));
+            properties
+                .push(Property::always(COMPLETED, |_, state: &State| !state.broken.completed));
         }
         properties
     }

@@ -12,70 +12,141 @@ const FIVE: Size = Size::new(5, 2);
 
 /// All cases.
 pub const CASES: &[Case] = &[
-    Case::sound(MODEL, "tokens", "two losses of data, and recoveries; keys vanish at any time", TWO, |size, sought| {
-        exhaust(size, sought, |model| model.wipes = 2)
-    }),
+    Case::sound(
+        MODEL,
+        "tokens",
+        "two losses of data, and recoveries; keys vanish at any time",
+        TWO,
+        |size, sought| exhaust(size, sought, |model| model.wipes = 2),
+    ),
     Case::sound(MODEL, "guesses", "a loss of data, with guesses", TWO, |size, sought| {
         exhaust(size, sought, |model| model.guesses = &[Some(1), Some(2)])
     }),
-    Case::sound(MODEL, "holders", "two losses; keys stand under their holders, who renew", TWO, |size, sought| {
-        exhaust(size, sought, |model| {
-            holding(model);
-            model.wipes = 2;
-        })
-    }),
-    Case::sound(MODEL, "five", "a loss on five nodes; keys vanish at any time", FIVE, |size, sought| exhaust(size, sought, |_| {})),
-    Case::sound(MODEL, "five-holders", "a loss on five nodes; keys stand under their holders", FIVE, |size, sought| {
-        exhaust(size, sought, |model| model.bounded = true)
-    }),
-    Case::sound(MODEL, "lists", "a client with another list of nodes is refused", Size::new(3, 3), |size, sought| {
-        exhaust(size, sought, |model| {
-            model.wipes = 0;
-            model.bounded = true;
-            model.two_lists = true;
-        })
-    }),
-    Case::broken(MODEL, "no-marker", "a node that forgot everything goes on", UNIQUE, TWO, |size, sought| {
-        explore(size, sought, |model| model.rules.marker = false)
-    }),
-    Case::broken(MODEL, "delayed-restart", "it goes on when the longest TTL has passed", UNIQUE, TWO, |size, sought| {
-        explore(size, sought, |model| {
-            model.bounded = true;
-            model.rules.marker = false;
-            model.habits.delayed_restart = true;
-        })
-    }),
-    Case::broken(MODEL, "no-seal", "tokens are read without a new epoch", UNIQUE, TWO, |size, sought| {
-        explore(size, sought, |model| model.rules.epoch = false)
-    }),
-    Case::broken(MODEL, "no-wait", "the node is readmitted at once", EXCLUSIVE, TWO, |size, sought| {
-        explore(size, sought, |model| {
-            model.bounded = true;
-            model.habits.wait = false;
-        })
-    }),
-    Case::broken(MODEL, "no-wait-five", "the same on five nodes", EXCLUSIVE, FIVE, |size, sought| {
-        explore(size, sought, |model| {
-            model.bounded = true;
-            model.habits.wait = false;
-        })
-    }),
-    Case::broken(MODEL, "other-list", "nobody compares lists of nodes: tokens", UNIQUE, TWO, |size, sought| {
-        explore(size, sought, |model| {
-            model.wipes = 0;
-            model.two_lists = true;
-            model.rules.list = false;
-        })
-    }),
-    Case::broken(MODEL, "other-list-holders", "nobody compares lists of nodes: holders", EXCLUSIVE, TWO, |size, sought| {
-        explore(size, sought, |model| {
-            model.wipes = 0;
-            model.bounded = true;
-            model.guesses = &[Some(1), Some(2)];
-            model.two_lists = true;
-            model.rules.list = false;
-        })
-    }),
+    Case::sound(
+        MODEL,
+        "holders",
+        "two losses; keys stand under their holders, who renew",
+        TWO,
+        |size, sought| {
+            exhaust(size, sought, |model| {
+                holding(model);
+                model.wipes = 2;
+            })
+        },
+    ),
+    Case::sound(
+        MODEL,
+        "five",
+        "a loss on five nodes; keys vanish at any time",
+        FIVE,
+        |size, sought| exhaust(size, sought, |_| {}),
+    ),
+    Case::sound(
+        MODEL,
+        "five-holders",
+        "a loss on five nodes; keys stand under their holders",
+        FIVE,
+        |size, sought| exhaust(size, sought, |model| model.bounded = true),
+    ),
+    Case::sound(
+        MODEL,
+        "lists",
+        "a client with another list of nodes is refused",
+        Size::new(3, 3),
+        |size, sought| {
+            exhaust(size, sought, |model| {
+                model.wipes = 0;
+                model.bounded = true;
+                model.two_lists = true;
+            })
+        },
+    ),
+    Case::broken(
+        MODEL,
+        "no-marker",
+        "a node that forgot everything goes on",
+        UNIQUE,
+        TWO,
+        |size, sought| explore(size, sought, |model| model.rules.marker = false),
+    ),
+    Case::broken(
+        MODEL,
+        "delayed-restart",
+        "it goes on when the longest TTL has passed",
+        UNIQUE,
+        TWO,
+        |size, sought| {
+            explore(size, sought, |model| {
+                model.bounded = true;
+                model.rules.marker = false;
+                model.habits.delayed_restart = true;
+            })
+        },
+    ),
+    Case::broken(
+        MODEL,
+        "no-seal",
+        "tokens are read without a new epoch",
+        UNIQUE,
+        TWO,
+        |size, sought| explore(size, sought, |model| model.rules.epoch = false),
+    ),
+    Case::broken(
+        MODEL,
+        "no-wait",
+        "the node is readmitted at once",
+        EXCLUSIVE,
+        TWO,
+        |size, sought| {
+            explore(size, sought, |model| {
+                model.bounded = true;
+                model.habits.wait = false;
+            })
+        },
+    ),
+    Case::broken(
+        MODEL,
+        "no-wait-five",
+        "the same on five nodes",
+        EXCLUSIVE,
+        FIVE,
+        |size, sought| {
+            explore(size, sought, |model| {
+                model.bounded = true;
+                model.habits.wait = false;
+            })
+        },
+    ),
+    Case::broken(
+        MODEL,
+        "other-list",
+        "nobody compares lists of nodes: tokens",
+        UNIQUE,
+        TWO,
+        |size, sought| {
+            explore(size, sought, |model| {
+                model.wipes = 0;
+                model.two_lists = true;
+                model.rules.list = false;
+            })
+        },
+    ),
+    Case::broken(
+        MODEL,
+        "other-list-holders",
+        "nobody compares lists of nodes: holders",
+        EXCLUSIVE,
+        TWO,
+        |size, sought| {
+            explore(size, sought, |model| {
+                model.wipes = 0;
+                model.bounded = true;
+                model.guesses = &[Some(1), Some(2)];
+                model.two_lists = true;
+                model.rules.list = false;
+            })
+        },
+    ),
 ];
 
 fn explore(size: Size, sought: Option<&'static str>, change: impl Fn(&mut Quorum)) -> Outcome {

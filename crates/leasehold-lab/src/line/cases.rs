@@ -15,30 +15,49 @@ pub const CASES: &[Case] = &[
     Case::sound("line", "deaths", "three of four die", FOUR, |size, sought| {
         explore(size, sought, mourning)
     }),
-    broken("no-repair", "a heartbeat that finds the lock free does nothing", MOVING, |size, sought| {
-        explore(size, sought, |model| model.rules.beat_repairs = false)
-    }),
-    deadly("repairs-for-itself", "a heartbeat helps its sender only, if it is first", MOVING, |size, sought| {
-        explore(size, sought, |model| {
-            mourning(model);
-            model.rules.beat_repairs_for_others = false;
-        })
-    }),
+    broken(
+        "no-repair",
+        "a heartbeat that finds the lock free does nothing",
+        MOVING,
+        |size, sought| explore(size, sought, |model| model.rules.beat_repairs = false),
+    ),
+    deadly(
+        "repairs-for-itself",
+        "a heartbeat helps its sender only, if it is first",
+        MOVING,
+        |size, sought| {
+            explore(size, sought, |model| {
+                mourning(model);
+                model.rules.beat_repairs_for_others = false;
+            })
+        },
+    ),
     broken("unknown-untold", "who is not in line is told to wait", TOLD, |size, sought| {
         explore(size, sought, |model| model.rules.beat_tells_unknown = false)
     }),
-    broken("unknown-unheeded", "who is told that it is not in line goes on waiting", MOVING, |size, sought| {
-        explore(size, sought, |model| model.habits.enqueues_again = false)
-    }),
-    broken("grant-untold", "a heartbeat does not tell of a grant (a lost push)", TOLD, |size, sought| {
-        explore(size, sought, |model| model.rules.beat_tells_granted = false)
-    }),
-    deadly("dead-not-skipped", "who has not been heard of is granted the lock (redisson#3004)", MOVING, |size, sought| {
-        explore(size, sought, |model| {
-            mourning(model);
-            model.rules.skips_dead = false;
-        })
-    }),
+    broken(
+        "unknown-unheeded",
+        "who is told that it is not in line goes on waiting",
+        MOVING,
+        |size, sought| explore(size, sought, |model| model.habits.enqueues_again = false),
+    ),
+    broken(
+        "grant-untold",
+        "a heartbeat does not tell of a grant (a lost push)",
+        TOLD,
+        |size, sought| explore(size, sought, |model| model.rules.beat_tells_granted = false),
+    ),
+    deadly(
+        "dead-not-skipped",
+        "who has not been heard of is granted the lock (redisson#3004)",
+        MOVING,
+        |size, sought| {
+            explore(size, sought, |model| {
+                mourning(model);
+                model.rules.skips_dead = false;
+            })
+        },
+    ),
     deadly("long-grants", "who waits is granted the whole TTL unheard", MOVING, |size, sought| {
         explore(size, sought, |model| {
             mourning(model);
@@ -48,15 +67,24 @@ pub const CASES: &[Case] = &[
     broken("newcomer-first", "a newcomer takes the free lock", ORDERED, |size, sought| {
         explore(size, sought, |model| model.rules.newcomers_queue = false)
     }),
-    broken("deadline-from-push", "the deadline counts from the message", DEADLINE, |size, sought| {
-        explore(size, sought, |model| model.habits.counts_from_proof = false)
-    }),
-    broken("deadline-from-answer", "the deadline counts from the heartbeat that told of it", DEADLINE, |size, sought| {
-        explore(size, sought, |model| model.habits.counts_from_named = false)
-    }),
-    broken("stale-grant", "a grant is taken unseen after the wait (etcd#11456)", FRESH, |size, sought| {
-        explore(size, sought, |model| model.habits.looks_at_grant = false)
-    }),
+    broken(
+        "deadline-from-push",
+        "the deadline counts from the message",
+        DEADLINE,
+        |size, sought| explore(size, sought, |model| model.habits.counts_from_proof = false),
+    ),
+    broken(
+        "deadline-from-answer",
+        "the deadline counts from the heartbeat that told of it",
+        DEADLINE,
+        |size, sought| explore(size, sought, |model| model.habits.counts_from_named = false),
+    ),
+    broken(
+        "stale-grant",
+        "a grant is taken unseen after the wait (etcd#11456)",
+        FRESH,
+        |size, sought| explore(size, sought, |model| model.habits.looks_at_grant = false),
+    ),
 ];
 
 const fn deadly(

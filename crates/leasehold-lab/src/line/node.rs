@@ -119,7 +119,13 @@ impl Default for Rules {
 impl Server {
     /// Does what is asked, and answers; and tells somebody else, perhaps, that the lock is theirs.
     /// `age` is how many ticks ago the request was sent.
-    pub fn step(&mut self, rules: &Rules, who: u8, order: Order, age: u8) -> (Answer, Option<Push>) {
+    pub fn step(
+        &mut self,
+        rules: &Rules,
+        who: u8,
+        order: Order,
+        age: u8,
+    ) -> (Answer, Option<Push>) {
         match order {
             Order::Claim => self.claim(rules, who, age),
             Order::Beat => self.beat(rules, who, age),
@@ -147,10 +153,7 @@ impl Server {
 
     /// Whether somebody else is in line of whom was heard not long ago.
     pub fn has_live_waiter_before(&self, who: u8) -> bool {
-        self.line
-            .iter()
-            .take_while(|place| place.waiter != who)
-            .any(|place| place.quiet < LIVE)
+        self.line.iter().take_while(|place| place.waiter != who).any(|place| place.quiet < LIVE)
     }
 
     fn claim(&mut self, rules: &Rules, who: u8, age: u8) -> (Answer, Option<Push>) {

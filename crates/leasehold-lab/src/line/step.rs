@@ -247,7 +247,6 @@ impl Line {
     }
 }
 
-
 /// Nobody waits for this client's request any more; if it is on its way, it may arrive.
 fn orphan(client: &mut Client) {
     if let Some(call) = client.call.take()

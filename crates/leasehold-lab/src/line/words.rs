@@ -38,7 +38,9 @@ pub(super) fn tell(model: &Line, before: &State, action: Action, after: &State) 
             (Phase::Asking | Phase::Waiting, Phase::Holding(deadline)) => {
                 text += &format!("; {} HOLDS it for {deadline} more ticks", name(who));
             }
-            (Phase::Holding(_), Phase::Done) if action == Action::Tick => text += &format!("; {} LOST it", name(who)),
+            (Phase::Holding(_), Phase::Done) if action == Action::Tick => {
+                text += &format!("; {} LOST it", name(who))
+            }
             _ => {}
         }
     }
@@ -48,14 +50,7 @@ pub(super) fn tell(model: &Line, before: &State, action: Action, after: &State) 
     text
 }
 
-fn arrival(
-    model: &Line,
-    before: &State,
-    who: usize,
-    order: Order,
-    age: u8,
-    late: &str,
-) -> String {
+fn arrival(model: &Line, before: &State, who: usize, order: Order, age: u8, late: &str) -> String {
     let (answer, push) = before.server.clone().step(&model.rules, who as u8, order, age);
     let push = push.map_or(String::new(), |push| {
         let to = name(usize::from(push.to));

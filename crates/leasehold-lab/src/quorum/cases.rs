@@ -26,7 +26,9 @@ pub const CASES: &[Case] = &[
     Case::sound(MODEL, "holders", "keys stand under their holders", THREE, |size, sought| {
         exhaust(size, sought, holding)
     }),
-    Case::sound(MODEL, "five", "five nodes, with guesses", FIVE, |size, sought| exhaust(size, sought, guessing)),
+    Case::sound(MODEL, "five", "five nodes, with guesses", FIVE, |size, sought| {
+        exhaust(size, sought, guessing)
+    }),
     Case::sound(MODEL, "five-renewals", "five nodes, with renewals", FIVE, |size, sought| {
         exhaust(size, sought, |model| model.renewals = true)
     }),

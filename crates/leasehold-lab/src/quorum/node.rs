@@ -163,14 +163,7 @@ pub enum Answer {
 impl Node {
     /// A node that belongs to a list and has never done anything.
     pub fn new(list: List) -> Self {
-        Self {
-            standing: Standing::Member,
-            epoch: 0,
-            list,
-            lock: None,
-            token: 0,
-            token_owner: None,
-        }
+        Self { standing: Standing::Member, epoch: 0, list, lock: None, token: 0, token_owner: None }
     }
 
     /// The key of the lock expires.

@@ -213,14 +213,8 @@ impl Hash for Attempt {
 
 impl Attempt {
     /// One that has not begun.
-    pub const IDLE: Self = Self {
-        phase: Phase::Idle,
-        epoch: 0,
-        renewal_epoch: 0,
-        guess: None,
-        token: 0,
-        floor: 0,
-    };
+    pub const IDLE: Self =
+        Self { phase: Phase::Idle, epoch: 0, renewal_epoch: 0, guess: None, token: 0, floor: 0 };
 
     /// Whether its holder believes that it holds the lock.
     pub fn believes(&self) -> bool {
@@ -288,7 +282,8 @@ impl State {
             if model.reduced {
                 self.forget_what_only_blocks(model, at);
             }
-            let on_its_way = |like: Slot| self.columns.iter().any(|column| column.slots[at] == like);
+            let on_its_way =
+                |like: Slot| self.columns.iter().any(|column| column.slots[at] == like);
             let (asked, storing) = (on_its_way(Slot::Asked), on_its_way(Slot::Storing));
             let attempt = &mut self.attempts[at];
             if !asked && !matches!(attempt.phase, Phase::Idle | Phase::Asking) {

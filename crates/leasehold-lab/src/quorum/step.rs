@@ -169,7 +169,13 @@ impl Quorum {
     }
 
     /// The node after this request, and its answer.
-    pub(super) fn put(&self, state: &State, at: usize, node: usize, order: Order) -> (Node, Answer) {
+    pub(super) fn put(
+        &self,
+        state: &State,
+        at: usize,
+        node: usize,
+        order: Order,
+    ) -> (Node, Answer) {
         let mut after = state.columns[node].node;
         let answer = after.step(&self.rules, self.request(state, at, order));
         (after, answer)
@@ -178,7 +184,9 @@ impl Quorum {
     /// The order that this step brings to a node, and whose it is.
     pub(super) fn order(&self, state: &State, action: Action) -> Option<(usize, usize, Order)> {
         let (at, node) = match action {
-            Action::Claim(at, node) | Action::Store(at, node) | Action::Prove(at, node) => (at, node),
+            Action::Claim(at, node) | Action::Store(at, node) | Action::Prove(at, node) => {
+                (at, node)
+            }
             _ => return None,
         };
         let (owner, attempt) = (self.owner(at), &state.attempts[at]);

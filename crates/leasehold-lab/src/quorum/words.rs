@@ -22,7 +22,8 @@ pub(super) fn tell(model: &Quorum, before: &State, action: Action, after: &State
         Action::Ask { attempt, guess, epoch } => {
             let guess = guess.map_or(String::new(), |guess| format!(", guessing token {guess}"));
             let epoch = if epoch > 0 { format!(", knowing epoch {epoch}") } else { String::new() };
-            let list = if model.has_other_list(attempt) { ", with another list of nodes" } else { "" };
+            let list =
+                if model.has_other_list(attempt) { ", with another list of nodes" } else { "" };
             format!("{} asks all nodes for the lock{guess}{epoch}{list}", client(attempt))
         }
         Action::Vote(at, token) if model.habits.second_trip => {
@@ -87,7 +88,9 @@ fn delivered(before: &State, at: usize, node: usize, order: Order, answer: Answe
         _ => format!("{who}'s renewal arrives"),
     };
     let answer = match answer {
-        Answer::NoMember if column.node.standing == Standing::Blank => "it has no marker".to_owned(),
+        Answer::NoMember if column.node.standing == Standing::Blank => {
+            "it has no marker".to_owned()
+        }
         Answer::NoMember => "it is not readmitted".to_owned(),
         Answer::OtherEpoch(epoch) => format!("it is in epoch {epoch}"),
         Answer::OtherList => "it is on another list".to_owned(),
