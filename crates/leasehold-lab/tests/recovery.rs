@@ -1,4 +1,5 @@
-//! Nodes that forget, and two lists of nodes: what holds in every state, and what each rule is there for.
+//! Nodes that forget, and two lists of nodes: what holds in every state, and what each rule is
+//! there for.
 
 mod common;
 
@@ -7,8 +8,7 @@ common::cases! { "recovery";
     tokens: "tokens",
     guesses: "guesses",
     holders: "holders",
-    five: "five",
-    five_holders: "five-holders",
+    two_losses: "two-losses",
     lists: "lists",
     // One rule left out: each must break the property that its case names.
     no_marker: "no-marker",
