@@ -11,6 +11,8 @@ fn url(kind: StoreKind) -> Option<fn(&Path) -> String> {
     match kind {
         StoreKind::Memory => None,
         StoreKind::Sqlite => Some(|folder| format!("sqlite:{}/locks.db", folder.display())),
+        // Behind a server: below.
+        StoreKind::Etcd => None,
     }
 }
 
@@ -33,4 +35,13 @@ fn a_stopped_holder_is_replaced_and_told() {
 #[test]
 fn no_increment_is_lost() {
     on_every_store(processes::no_increment_is_lost);
+}
+
+/// A session does not see that its client's process is gone: its TTL ends it.
+#[test]
+fn etcd_passes_what_it_can_see() {
+    let server = leasehold_testkit::servers::Etcd::start(1, &[]).expect("a server starts");
+    let scene = || Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| server.url());
+    processes::a_stopped_holder_is_replaced_and_told(&scene());
+    processes::no_increment_is_lost(&scene());
 }

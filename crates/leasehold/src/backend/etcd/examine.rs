@@ -137,11 +137,13 @@ fn of_version(version: &str) -> Finding {
     let version: (u32, u32, u32) = (next(), next(), next());
     let bug = match version {
         (..=2, ..) | (3, ..=3, _) => "too old: its watches cannot be told apart",
-        (3, 4, ..=21) => {
-            "can lose or fork what it acknowledged (etcd#14370, #14571, #14685): take 3.4.22 or later"
+        (3, 4, ..=21) | (3, 5, ..=5) => {
+            "can lose or fork what it acknowledged (etcd#13766, #14370, #14685): take 3.4.32, \
+             3.5.14 or later"
         }
-        (3, 5, ..=5) => {
-            "can lose or fork what it acknowledged (etcd#13766, #14370, #14685): take 3.5.6 or later"
+        (3, 4, ..=31) | (3, 5, ..=13) => {
+            "a leader that was paused ends sessions that are alive (etcd#15247), and a crash while \
+             compacting can take the revision back (etcd#17865): take 3.4.32, 3.5.14 or later"
         }
         _ => return fine(what),
     };
@@ -162,10 +164,12 @@ mod tests {
 
     #[test]
     fn versions_with_known_bugs_are_found() {
-        for version in ["2.3.8", "3.3.27", "3.4.0", "3.4.21", "3.5.0", "3.5.5", "3.5.2-rc.1"] {
+        for version in
+            ["2.3.8", "3.3.27", "3.4.0", "3.4.21", "3.4.31", "3.5.0", "3.5.13", "3.5.2-rc.1"]
+        {
             assert_eq!(of_version(version).severity, Severity::Unsafe, "{version}");
         }
-        for version in ["3.4.22", "3.4.23", "3.5.6", "3.5.21", "3.6.0", "4.0.0"] {
+        for version in ["3.4.32", "3.4.37", "3.5.14", "3.5.21", "3.6.0", "4.0.0"] {
             assert_eq!(of_version(version).severity, Severity::Fine, "{version}");
         }
     }
