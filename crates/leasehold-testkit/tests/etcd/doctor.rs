@@ -26,6 +26,7 @@ async fn a_sound_cluster_and_one_without_a_member() {
     let findings = few.locks.examine().await.unwrap();
     assert_eq!(find(&findings, "names 1 of 3 members").severity, Severity::Warning);
     cluster.kill(0);
+    cluster.leader().unwrap();
     let findings = few.locks.examine().await.unwrap();
     assert_eq!(find(&findings, "3 voting members").severity, Severity::Fine);
     let findings = Client::on(&cluster).await.locks.examine().await.unwrap();

@@ -3,24 +3,25 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use etcd_client::{AlarmAction, AlarmType, Client, StatusResponse};
+use etcd_client::{AlarmAction, AlarmType, StatusResponse};
 
 use super::EtcdStore;
+use super::error::explain;
 use crate::backend::{Finding, Severity};
 use crate::error::{Error, Result};
 
 /// etcd's own default, where a member does not say what its quota is.
 const DEFAULT_QUOTA: i64 = 2 << 30;
 /// How long one question may take.
-const LIMIT: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(1);
 /// A majority that takes longer to agree makes every lock slow.
 const SLOW: Duration = Duration::from_millis(100);
 
 impl EtcdStore {
     pub(super) async fn findings(&self) -> Result<Vec<Finding>> {
         let mut findings = self.members().await?;
-        let members = self.endpoints.each().await;
-        let asked = members.into_iter().map(async |(url, client)| (url, status(client).await));
+        let members = self.endpoints.urls().enumerate();
+        let asked = members.map(async |(index, url)| (url, self.status(index).await));
         let mut versions = BTreeSet::new();
         for (url, status) in futures_util::future::join_all(asked).await {
             match status {
@@ -52,6 +53,14 @@ impl EtcdStore {
             ));
         }
         Ok(findings)
+    }
+
+    async fn status(&self, member: usize) -> Result<StatusResponse> {
+        let asking = async { self.endpoints.client_of(member).await?.status().await };
+        match tokio::time::timeout(LIMIT, asking).await {
+            Ok(status) => status.map_err(explain),
+            Err(_) => Err(Error::no_answer(LIMIT)),
+        }
     }
 
     async fn alarms(&self) -> Result<Vec<Finding>> {
@@ -90,14 +99,6 @@ impl EtcdStore {
             true => fine(what),
             false => warning(what, "look at the disks' fsync and the network between members"),
         })
-    }
-}
-
-async fn status(client: Result<Client>) -> Result<StatusResponse> {
-    let mut client = client?;
-    match tokio::time::timeout(LIMIT, client.status()).await {
-        Ok(status) => status.map_err(super::error::explain),
-        Err(_) => Err(Error::no_answer(LIMIT)),
     }
 }
 
