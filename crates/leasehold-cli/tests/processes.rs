@@ -72,3 +72,12 @@ fn postgres_passes_what_each_mode_can_see() {
     processes::a_stopped_holder_is_replaced_and_told(&on("session"));
     processes::a_killed_holder_is_replaced_at_once(&on("session"));
 }
+
+/// A session does not see that its client's process is gone: its TTL ends it.
+#[test]
+fn etcd_passes_what_it_can_see() {
+    let server = leasehold_testkit::servers::Etcd::start(1, &[]).expect("a server starts");
+    let scene = || Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| server.url());
+    processes::a_stopped_holder_is_replaced_and_told(&scene());
+    processes::no_increment_is_lost(&scene());
+}

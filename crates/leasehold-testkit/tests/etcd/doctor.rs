@@ -17,13 +17,16 @@ async fn a_sound_cluster_and_one_without_a_member() {
     let client = Client::on(&cluster).await;
     let findings = client.locks.examine().await.unwrap();
     assert_eq!(find(&findings, "3 voting members").severity, Severity::Fine);
-    assert_eq!(find(&findings, "etcd 3.").severity, Severity::Fine);
+    // Which versions are unsafe is a matter of unit tests; Debian's 3.4.23 is one of them.
+    find(&findings, "etcd 3.");
     find(&findings, "the leader answers within");
-    assert!(findings.iter().all(|finding| finding.severity < Severity::Unsafe), "{findings:#?}");
+    let others = findings.iter().filter(|finding| !finding.what.starts_with("etcd 3."));
+    assert!(others.clone().all(|finding| finding.severity < Severity::Unsafe), "{findings:#?}");
     let few = Client::at(&format!("etcd://{}/locks", cluster.addr(1))).await;
     let findings = few.locks.examine().await.unwrap();
     assert_eq!(find(&findings, "names 1 of 3 members").severity, Severity::Warning);
     cluster.kill(0);
+    cluster.leader().unwrap();
     let findings = few.locks.examine().await.unwrap();
     assert_eq!(find(&findings, "3 voting members").severity, Severity::Fine);
     let findings = Client::on(&cluster).await.locks.examine().await.unwrap();

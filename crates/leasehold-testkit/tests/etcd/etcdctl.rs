@@ -21,11 +21,15 @@ impl Foreign {
     /// The key that it prints once it has the lock.
     async fn key(&mut self) -> String {
         let stdout = self.0.stdout.take().expect("piped");
-        let reading = tokio::task::spawn_blocking(move || {
-            let mut line = String::new();
-            BufReader::new(stdout).read_line(&mut line).map(|_| line)
+        let (tell, told) = tokio::sync::oneshot::channel();
+        // To the end: it would die of a pipe that nobody reads, without unlocking.
+        std::thread::spawn(move || {
+            let mut lines = BufReader::new(stdout).lines();
+            let first = lines.next().transpose().ok().flatten().unwrap_or_default();
+            let _ = tell.send(first);
+            lines.for_each(drop);
         });
-        within_bound("etcdctl's key", reading).await.unwrap().unwrap().trim_end().to_owned()
+        within_bound("etcdctl's key", told).await.unwrap()
     }
 
     /// Ends it as Ctrl-C does: it unlocks.

@@ -110,7 +110,10 @@ impl EtcdStore {
                 tokens: "the create revision of the lock's key",
                 fair: true,
                 survives_restart: true,
-                may_lose: &["a restore from an older snapshot"],
+                may_lose: &[
+                    "a restore from an older snapshot",
+                    "a leader that was paused, before 3.4.31 and 3.5.13 (etcd#15247)",
+                ],
                 extra_drift: Duration::ZERO,
             },
             layout: Layout::below(&address.prefix),

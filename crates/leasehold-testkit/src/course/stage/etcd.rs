@@ -34,6 +34,17 @@ impl Store for Etcd {
         }
     }
 
+    fn does_not_promise(&self, fault: Fault) -> &'static [(&'static str, &'static str)] {
+        match fault {
+            Fault::Leader => &[(
+                "X",
+                "a leader that was stopped revokes leases that were renewed elsewhere \
+                 (etcd#15247, before 3.4.31 and 3.5.13)",
+            )],
+            _ => &[],
+        }
+    }
+
     fn ttl(&self) -> Duration {
         Duration::from_secs(1)
     }

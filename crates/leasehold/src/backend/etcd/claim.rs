@@ -28,6 +28,9 @@ const READ: i64 = NEAR as i64 + 2;
 struct Seated {
     claim: Claim,
     entry: Entry,
+    /// Whether nothing was known of its owner before. A key of that owner is then one that
+    /// was given up: its removal may be under way.
+    fresh: bool,
     /// The revision at which no claim was there, although other keys were.
     free_at: Option<i64>,
 }
@@ -35,6 +38,8 @@ struct Seated {
 /// What the store said to a claim.
 #[derive(Debug)]
 struct Answer {
+    /// Whether this claim put its key.
+    put: bool,
     /// The create revision of our own key, whoever's owner it names.
     own: Option<(i64, Option<crate::owner::Owner>)>,
     /// The claims on the lock, first come first, as far as they were read.
@@ -63,7 +68,9 @@ impl EtcdStore {
             // A barred owner is refused.
             if !self.table.lock().is_barred(claim.owner, self.clock.now()) {
                 match self.seat(&claim).await {
-                    Ok(entry) => seated.push((index, Seated { claim, entry, free_at: None })),
+                    Ok((entry, fresh)) => {
+                        seated.push((index, Seated { claim, entry, fresh, free_at: None }));
+                    }
                     Err(error) => {
                         let all: Vec<_> = seated.iter().map(|(_, seated)| seated).collect();
                         Unanswered { store: self, seated: &all }.not_applied();
@@ -111,7 +118,9 @@ impl EtcdStore {
                 Some(Decision::Free(revision)) => seated.free_at = Some(revision),
                 None => {}
             }
-            seated.entry = self.seat(&seated.claim).await?;
+            let (entry, fresh) = self.seat(&seated.claim).await?;
+            seated.entry = entry;
+            seated.fresh |= fresh;
             let answer = match self.send_claims(vec![&seated]).await {
                 Ok(mut answers) => answers.pop().ok_or_else(broken_reply)?,
                 Err(error) if is_lease_gone(&error) => {
@@ -131,14 +140,14 @@ impl EtcdStore {
     }
 
     /// A session for this claim, in which no other claim of ours is on the same lock.
-    async fn seat(self: &Arc<Self>, claim: &Claim) -> Result<Entry> {
+    async fn seat(self: &Arc<Self>, claim: &Claim) -> Result<(Entry, bool)> {
         let seconds = claim.ttl.as_secs() + u64::from(claim.ttl.subsec_nanos() > 0);
-        if let Some(entry) = self.table.lock().seat(claim, seconds, self.clock.now()) {
-            return Ok(entry);
+        if let Some(seat) = self.table.lock().seat(claim, seconds, self.clock.now()) {
+            return Ok(seat);
         }
         let _one_at_a_time = self.opening.lock().await;
-        if let Some(entry) = self.table.lock().seat(claim, seconds, self.clock.now()) {
-            return Ok(entry);
+        if let Some(seat) = self.table.lock().seat(claim, seconds, self.clock.now()) {
+            return Ok(seat);
         }
         let opening =
             Session::open(self.endpoints.clone(), self.clock.clone(), &self.layout, seconds);
@@ -205,7 +214,7 @@ impl EtcdStore {
     /// A claim that queues puts its key behind the others and looks at the line; one that
     /// does not puts it only where there is no line.
     fn transaction(&self, seated: &Seated) -> Txn {
-        let Seated { claim, entry, free_at } = seated;
+        let Seated { claim, entry, free_at, .. } = seated;
         let key = self.layout.lock(&claim.name, entry.session.id);
         let line = self.layout.line(&claim.name);
         let put = TxnOp::put(
@@ -242,11 +251,15 @@ impl EtcdStore {
     }
 
     fn read(&self, seated: &Seated, response: &TxnResponse, revision: i64) -> Result<Answer> {
-        let mut answer = Answer { own: None, line: Vec::new(), more: false, crowd: 0, revision };
+        let mut answer =
+            Answer { put: false, own: None, line: Vec::new(), more: false, crowd: 0, revision };
         let mut looks = Vec::new();
         for part in response.op_responses() {
             match part {
-                TxnOpResponse::Put(_) => answer.own = Some((revision, Some(seated.claim.owner))),
+                TxnOpResponse::Put(_) => {
+                    answer.put = true;
+                    answer.own = Some((revision, Some(seated.claim.owner)));
+                }
                 TxnOpResponse::Get(get) => looks.push(get),
                 _ => return Err(broken_reply()),
             }
@@ -289,7 +302,11 @@ impl EtcdStore {
         }
         let first = answer.line.first();
         let revision = match answer.own {
-            Some((revision, Some(owner))) if owner == claim.owner => revision,
+            Some((revision, Some(owner)))
+                if owner == claim.owner && (answer.put || !seated.fresh) =>
+            {
+                revision
+            }
             Some((revision, _)) => return Ok(Decision::Stranger(revision)),
             None => {
                 return Ok(match first {
@@ -313,7 +330,10 @@ impl EtcdStore {
         let mut table = self.table.lock();
         let Some(first) = behind else {
             let proof = proof(&entry.session, claim);
-            table.advance(claim.owner, Stage::Held, revision, proof.at + claim.ttl);
+            let until = proof.at + claim.ttl;
+            if !table.advance(claim.owner, Stage::Held, revision, until) {
+                return Err(given_up());
+            }
             return Ok(Decision::Verdict(Verdict::Granted(grant(revision, proof))));
         };
         let held_by = Some(value::held_by(first.value()));
@@ -323,7 +343,10 @@ impl EtcdStore {
             as_of: answer.revision,
             crowd: answer.crowd,
         };
-        table.advance(claim.owner, Stage::Waiting(view), revision, now + super::KEEPS_PLACE);
+        let until = now + super::KEEPS_PLACE;
+        if !table.advance(claim.owner, Stage::Waiting(view), revision, until) {
+            return Err(given_up());
+        }
         Ok(Decision::Verdict(Verdict::Queued(held_by)))
     }
 }
@@ -346,6 +369,12 @@ pub(super) fn grant(revision: i64, proof: Proof) -> Grant {
 pub(super) fn broken_reply() -> Error {
     let message = "etcd's answer does not fit the request; please report this";
     Error::new(ErrorKind::Internal, message).outcome_unknown()
+}
+
+/// The janitor did not wait for the answer, and its key is being removed.
+fn given_up() -> Error {
+    let message = "the claim took too long and was given up";
+    Error::new(ErrorKind::Unavailable, message).outcome_unknown()
 }
 
 fn not_applied(error: Error) -> Error {

@@ -80,7 +80,7 @@ impl Endpoints {
     {
         let index = self.current.load(Ordering::Acquire);
         let mut asking = Asking { endpoints: self, index, since: Instant::now(), answered: false };
-        let answer = async { send(self.member(index).await?).await }.await;
+        let answer = async { send(self.client_of(index).await?).await }.await;
         asking.answered = true;
         answer.map_err(|error| {
             if is_members(&error) {
@@ -112,7 +112,7 @@ impl Endpoints {
     /// The client of the member in use, and which one that is.
     pub(super) async fn current(&self) -> Result<(usize, Client)> {
         let index = self.current.load(Ordering::Acquire);
-        let client = self.member(index).await.map_err(|error| {
+        let client = self.client_of(index).await.map_err(|error| {
             if is_members(&error) {
                 self.leave(index);
             }
@@ -121,18 +121,9 @@ impl Endpoints {
         Ok((index, client))
     }
 
-    /// Every member's URL and, where it can be had, its client.
-    pub(super) async fn each(&self) -> Vec<(&str, Result<Client>)> {
-        let mut all = Vec::new();
-        for (index, member) in self.members.iter().enumerate() {
-            let connecting = tokio::time::timeout(CONNECT_TIMEOUT, self.member(index));
-            let client = match connecting.await {
-                Ok(client) => client.map_err(explain),
-                Err(_) => Err(Error::no_answer(CONNECT_TIMEOUT)),
-            };
-            all.push((&*member.url, client));
-        }
-        all
+    /// Every member's URL, in the order of the store's.
+    pub(super) fn urls(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().map(|member| &*member.url)
     }
 
     /// How many members the URL names.
@@ -156,7 +147,8 @@ impl Endpoints {
         self.turns.subscribe()
     }
 
-    async fn member(&self, index: usize) -> Result<Client, etcd_client::Error> {
+    /// The client of this member, whichever is in use.
+    pub(super) async fn client_of(&self, index: usize) -> Result<Client, etcd_client::Error> {
         let member = &self.members[index];
         // Only authentication needs the network here.
         let connect = || Client::connect([&member.url], Some(self.options.clone()));

@@ -3,24 +3,25 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use etcd_client::{AlarmAction, AlarmType, Client, StatusResponse};
+use etcd_client::{AlarmAction, AlarmType, StatusResponse};
 
 use super::EtcdStore;
+use super::error::explain;
 use crate::backend::{Finding, Severity};
 use crate::error::{Error, Result};
 
 /// etcd's own default, where a member does not say what its quota is.
 const DEFAULT_QUOTA: i64 = 2 << 30;
 /// How long one question may take.
-const LIMIT: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(1);
 /// A majority that takes longer to agree makes every lock slow.
 const SLOW: Duration = Duration::from_millis(100);
 
 impl EtcdStore {
     pub(super) async fn findings(&self) -> Result<Vec<Finding>> {
         let mut findings = self.members().await?;
-        let members = self.endpoints.each().await;
-        let asked = members.into_iter().map(async |(url, client)| (url, status(client).await));
+        let members = self.endpoints.urls().enumerate();
+        let asked = members.map(async |(index, url)| (url, self.status(index).await));
         let mut versions = BTreeSet::new();
         for (url, status) in futures_util::future::join_all(asked).await {
             match status {
@@ -52,6 +53,14 @@ impl EtcdStore {
             ));
         }
         Ok(findings)
+    }
+
+    async fn status(&self, member: usize) -> Result<StatusResponse> {
+        let asking = async { self.endpoints.client_of(member).await?.status().await };
+        match tokio::time::timeout(LIMIT, asking).await {
+            Ok(status) => status.map_err(explain),
+            Err(_) => Err(Error::no_answer(LIMIT)),
+        }
     }
 
     async fn alarms(&self) -> Result<Vec<Finding>> {
@@ -93,14 +102,6 @@ impl EtcdStore {
     }
 }
 
-async fn status(client: Result<Client>) -> Result<StatusResponse> {
-    let mut client = client?;
-    match tokio::time::timeout(LIMIT, client.status()).await {
-        Ok(status) => status.map_err(super::error::explain),
-        Err(_) => Err(Error::no_answer(LIMIT)),
-    }
-}
-
 fn of_voters(voters: usize) -> Finding {
     let what = format!("{voters} voting {}", if voters == 1 { "member" } else { "members" });
     match voters {
@@ -137,11 +138,13 @@ fn of_version(version: &str) -> Finding {
     let version: (u32, u32, u32) = (next(), next(), next());
     let bug = match version {
         (..=2, ..) | (3, ..=3, _) => "too old: its watches cannot be told apart",
-        (3, 4, ..=21) => {
-            "can lose or fork what it acknowledged (etcd#14370, #14571, #14685): take 3.4.22 or later"
+        (3, 4, ..=21) | (3, 5, ..=5) => {
+            "can lose or fork what it acknowledged (etcd#13766, #14370, #14685): take 3.4.32, \
+             3.5.14 or later"
         }
-        (3, 5, ..=5) => {
-            "can lose or fork what it acknowledged (etcd#13766, #14370, #14685): take 3.5.6 or later"
+        (3, 4, ..=31) | (3, 5, ..=13) => {
+            "a leader that was paused ends sessions that are alive (etcd#15247), and a crash while \
+             compacting can take the revision back (etcd#17865): take 3.4.32, 3.5.14 or later"
         }
         _ => return fine(what),
     };
@@ -162,10 +165,12 @@ mod tests {
 
     #[test]
     fn versions_with_known_bugs_are_found() {
-        for version in ["2.3.8", "3.3.27", "3.4.0", "3.4.21", "3.5.0", "3.5.5", "3.5.2-rc.1"] {
+        for version in
+            ["2.3.8", "3.3.27", "3.4.0", "3.4.21", "3.4.31", "3.5.0", "3.5.13", "3.5.2-rc.1"]
+        {
             assert_eq!(of_version(version).severity, Severity::Unsafe, "{version}");
         }
-        for version in ["3.4.22", "3.4.23", "3.5.6", "3.5.21", "3.6.0", "4.0.0"] {
+        for version in ["3.4.32", "3.4.37", "3.5.14", "3.5.21", "3.6.0", "4.0.0"] {
             assert_eq!(of_version(version).severity, Severity::Fine, "{version}");
         }
     }

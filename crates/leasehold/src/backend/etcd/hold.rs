@@ -174,22 +174,24 @@ impl EtcdStore {
     /// here or, when it is further on, its key removed by the janitor.
     pub(super) async fn find_out(self: &Arc<Self>, claim: &Claim) -> Result<Option<Grant>> {
         let now = self.clock.now();
-        let entry = {
+        let (entry, barred) = {
             let mut table = self.table.lock();
             let entry = table.get(claim.owner).cloned();
+            let barred = table.is_barred(claim.owner, now);
             if entry.is_none() {
                 table.bar(claim.owner, claim.ttl, now);
             }
-            entry
+            (entry, barred)
         };
         let Some(entry) = entry else { return Ok(None) };
+        // Once it was not: its removal may be under way, although the key is still there.
         if entry.until > now
+            && !barred
             && let Some(revision) = self.first_in_line(&claim.name, &entry, claim.owner).await?
         {
             let proof = proof(&entry.session, claim);
-            let mut table = self.table.lock();
-            if table.get(claim.owner).is_some() {
-                table.advance(claim.owner, Stage::Held, revision, proof.at + claim.ttl);
+            let until = proof.at + claim.ttl;
+            if self.table.lock().advance(claim.owner, Stage::Held, revision, until) {
                 return Ok(Some(grant(revision, proof)));
             }
         }

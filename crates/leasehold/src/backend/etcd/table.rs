@@ -18,6 +18,11 @@ use crate::owner::Owner;
 /// How long an owner stays barred, at least.
 const BARRED_FOR: Duration = Duration::from_secs(120);
 
+/// How long an owner is not looked at, at most.
+const LOOK: Duration = Duration::from_secs(10);
+/// How long a claim may be under way, at least.
+const ASKS_FOR: Duration = Duration::from_secs(10);
+
 /// What an owner has.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
@@ -28,6 +33,8 @@ pub(super) struct Entry {
     pub(super) revision: Option<i64>,
     /// Given up when nobody has shown interest by then.
     pub(super) until: Moment,
+    /// When to look at it next: not long after it has gone, so that nothing piles up.
+    look: Moment,
 }
 
 /// How far an owner has come.
@@ -49,7 +56,7 @@ pub(super) struct Table {
     sessions: HashMap<u64, Vec<Arc<Session>>>,
     /// Owners whose late requests must not take effect, and until when.
     barred: HashMap<Owner, Moment>,
-    /// When to look at whom: one item for each entry, which may be early.
+    /// When to look at whom. An item that its entry does not know of is void.
     due: BinaryHeap<Reverse<(Moment, Owner)>>,
 }
 
@@ -59,11 +66,19 @@ impl Table {
     }
 
     /// A live session of this TTL that has no claim on this lock; it is the owner's now.
-    pub(super) fn seat(&mut self, claim: &Claim, seconds: u64, now: Moment) -> Option<Entry> {
+    /// And whether the owner had none before.
+    pub(super) fn seat(
+        &mut self,
+        claim: &Claim,
+        seconds: u64,
+        now: Moment,
+    ) -> Option<(Entry, bool)> {
         if let Some(entry) = self.owners.get(&claim.owner) {
             if entry.session.is_usable(now) {
-                return Some(entry.clone());
+                return Some((entry.clone(), false));
             }
+            // Should it be alive after all, the key that is left on it is swept.
+            entry.session.suspect(now);
             self.forget(claim.owner, now);
         }
         let sessions = self.sessions.get(&seconds)?;
@@ -73,12 +88,13 @@ impl Table {
         let session = sessions.iter().find(free)?.clone();
         session.claims.fetch_add(1, Ordering::AcqRel);
         self.places.insert((session.id, claim.name.clone()), claim.owner);
-        let until = now + claim.ttl;
-        let entry =
-            Entry { name: claim.name.clone(), session, stage: Stage::Asked, revision: None, until };
+        let until = now + claim.ttl.max(ASKS_FOR);
+        let look = until.min(now + LOOK);
+        let (name, stage) = (claim.name.clone(), Stage::Asked);
+        let entry = Entry { name, session, stage, revision: None, until, look };
         self.owners.insert(claim.owner, entry.clone());
-        self.due.push(Reverse((until, claim.owner)));
-        Some(entry)
+        self.due.push(Reverse((look, claim.owner)));
+        Some((entry, true))
     }
 
     pub(super) fn add_session(&mut self, seconds: u64, session: Arc<Session>) {
@@ -98,19 +114,29 @@ impl Table {
         self.sessions.values().flatten().cloned().collect()
     }
 
-    /// The claim is in line, or has the lock.
-    pub(super) fn advance(&mut self, owner: Owner, stage: Stage, revision: i64, until: Moment) {
-        if let Some(entry) = self.owners.get_mut(&owner) {
-            let (was, is) = (entry.stage.waits(), stage.waits());
-            match (was, is) {
-                (false, true) => _ = entry.session.waiting.fetch_add(1, Ordering::AcqRel),
-                (true, false) => _ = entry.session.waiting.fetch_sub(1, Ordering::AcqRel),
-                _ => {}
-            }
-            entry.stage = stage;
-            entry.revision = Some(revision);
-            entry.until = until;
+    /// The claim is in line, or has the lock; unless it was given up meanwhile.
+    #[must_use]
+    pub(super) fn advance(
+        &mut self,
+        owner: Owner,
+        stage: Stage,
+        revision: i64,
+        until: Moment,
+    ) -> bool {
+        let Some(entry) = self.owners.get_mut(&owner) else { return false };
+        match (entry.stage.waits(), stage.waits()) {
+            (false, true) => _ = entry.session.waiting.fetch_add(1, Ordering::AcqRel),
+            (true, false) => _ = entry.session.waiting.fetch_sub(1, Ordering::AcqRel),
+            _ => {}
         }
+        entry.stage = stage;
+        entry.revision = Some(revision);
+        entry.until = until;
+        if until < entry.look {
+            entry.look = until;
+            self.due.push(Reverse((until, owner)));
+        }
+        true
     }
 
     /// It is wanted until then at least. Whether it is still there.
@@ -156,11 +182,15 @@ impl Table {
     pub(super) fn take_lapsed(&mut self, now: Moment) -> Vec<(Owner, Entry)> {
         let mut lapsed = Vec::new();
         while self.due.peek().is_some_and(|Reverse((at, _))| *at <= now) {
-            let Some(Reverse((_, owner))) = self.due.pop() else { break };
-            match self.owners.get(&owner) {
-                Some(entry) if entry.until > now => self.due.push(Reverse((entry.until, owner))),
-                Some(_) => lapsed.extend(self.forget(owner, now).map(|entry| (owner, entry))),
-                None => {}
+            let Some(Reverse((at, owner))) = self.due.pop() else { break };
+            let Some(entry) = self.owners.get_mut(&owner).filter(|entry| entry.look == at) else {
+                continue;
+            };
+            if entry.until > now {
+                entry.look = entry.until.min(now + LOOK);
+                self.due.push(Reverse((entry.look, owner)));
+            } else {
+                lapsed.extend(self.forget(owner, now).map(|entry| (owner, entry)));
             }
         }
         self.barred.retain(|_, until| *until > now);

@@ -295,12 +295,11 @@ impl Waiter<'_> {
         }
         let proof = proof(session, self.claim);
         let until = proof.at + self.claim.ttl;
-        let mut table = store.table.lock();
-        if table.get(self.claim.owner).is_none() {
-            return Ok(Turn::TryAgain);
+        match store.table.lock().advance(self.claim.owner, Stage::Held, self.revision, until) {
+            true => Ok(Turn::Granted(grant(self.revision, proof))),
+            // Given up meanwhile: its key is being removed.
+            false => Ok(Turn::TryAgain),
         }
-        table.advance(self.claim.owner, Stage::Held, self.revision, until);
-        Ok(Turn::Granted(grant(self.revision, proof)))
     }
 }
 
