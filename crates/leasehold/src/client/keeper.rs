@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::task::{self, JoinHandle};
 
+use super::gate::Gate;
 use super::schedule::{Flight, Place, Schedule};
 use super::{Context, is_about_one_of_them};
 use crate::backend::{Hint, Hold, Proof, Renewal};
@@ -44,7 +45,7 @@ struct Shared {
     wakes_at: AtomicU64,
     ring: Notify,
     /// As many renewals in flight as the store takes requests.
-    in_flight: Semaphore,
+    gate: Gate,
     /// Nobody keeps leases any more.
     ended: AtomicBool,
 }
@@ -92,7 +93,7 @@ impl Keeper {
             schedule: Mutex::default(),
             wakes_at: AtomicU64::new(0),
             ring: Notify::new(),
-            in_flight: Semaphore::new(in_flight),
+            gate: Gate::new(in_flight),
             ended: AtomicBool::new(false),
         });
         let right = Keeping(shared.clone());
@@ -207,9 +208,7 @@ impl Shared {
         }
         for due in self.batches(renewals) {
             let places = due.iter().map(|due| due.place).collect();
-            let first_deadline = due.iter().map(|due| due.question.deadline).min();
-            let first_deadline = first_deadline.unwrap_or(Moment::NEVER);
-            let flight = self.schedule.lock().depart(places, first_deadline);
+            let flight = self.schedule.lock().depart(places, first_deadline(&due));
             let shared = self.clone();
             self.context.runtime.spawn(async move { shared.renew(due, Some(flight)).await });
         }
@@ -296,7 +295,7 @@ impl Shared {
     async fn ask(&self, due: &[Due]) -> Result<Vec<Renewal>> {
         let holds: Vec<Hold> = due.iter().map(|due| due.tenure.hold()).collect();
         // Waiting for other renewals of ours is no sign of an unreachable store.
-        let _permit = self.in_flight.acquire().await;
+        let _passage = self.gate.enter(first_deadline(due)).await;
         let limit = due.iter().map(|due| due.question.limit).min().unwrap_or_default();
         // In a task of its own: a store that panics is doubt, not the end of renewal
         // (python-redis-lock).
@@ -379,6 +378,11 @@ impl Shared {
             }
         }
     }
+}
+
+/// When the first of these leases is over.
+fn first_deadline(due: &[Due]) -> Moment {
+    due.iter().map(|due| due.question.deadline).min().unwrap_or(Moment::NEVER)
 }
 
 /// When a lease is renewed next, and when it is looked at: then, or when it is over.
