@@ -26,6 +26,8 @@ type Turn = (Moment, u64);
 #[derive(Debug)]
 pub(super) struct Passage<'a> {
     gate: &'a Gate,
+    /// Whether others were before it: what was known before may have changed.
+    pub(super) waited: bool,
 }
 
 impl Gate {
@@ -36,10 +38,12 @@ impl Gate {
     /// Waits for a passage, for leases of which the first is over then. Dropping the
     /// future leaves the line.
     pub(super) async fn enter(&self, first_deadline: Moment) -> Passage<'_> {
-        if let Some(place) = self.join(first_deadline) {
+        let place = self.join(first_deadline);
+        let waited = place.is_some();
+        if let Some(place) = place {
             place.reached().await;
         }
-        Passage { gate: self }
+        Passage { gate: self, waited }
     }
 
     fn join(&self, first_deadline: Moment) -> Option<Place<'_>> {
@@ -124,11 +128,14 @@ mod tests {
         let gate = Gate::new(1);
         let at = Moment::from_nanos;
         let open = poll(pin!(gate.enter(at(9)))).unwrap();
+        assert!(!open.waited);
         let (mut late, mut soon) = (pin!(gate.enter(at(7))), pin!(gate.enter(at(3))));
         assert!(poll(late.as_mut()).is_none() && poll(soon.as_mut()).is_none());
         drop(open);
         assert!(poll(late.as_mut()).is_none());
-        drop(poll(soon).unwrap());
+        let passage = poll(soon).unwrap();
+        assert!(passage.waited);
+        drop(passage);
         drop(poll(late).unwrap());
         assert_eq!(gate.0.lock().free, 1);
     }
