@@ -235,3 +235,55 @@ async fn a_cancelled_release_that_was_applied_is_not_told_as_a_loss() {
     };
     within_bound("the end", ended).await;
 }
+
+/// A renewal that waited for its turn behind another was sent although its lease had ended
+/// meanwhile: the store kept a lock for one more TTL that nobody may use.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_ended_while_its_renewal_waited_is_not_renewed() {
+    let world = world();
+    let client = world.client().await;
+    client.link.limit(1, 1);
+    let locks = leasehold::Locks::on(client.store.clone()).clock(world.clock());
+    let locks = locks.request_timeout(Duration::from_secs(60)).await.unwrap();
+    let _slow = locks.lock(world.name()).ttl(Duration::from_secs(300)).acquire().await.unwrap();
+    let gate = client.link.hold_reply(Operation::Renew);
+    world.hand().advance(Duration::from_secs(100));
+    eventually("one renewal is under way", async || client.link.sent(Operation::Renew) == 1).await;
+    let name = world.name();
+    let capped = locks.lock(&name).ttl(Duration::from_secs(6)).max_hold(Duration::from_secs(3));
+    let capped = capped.acquire().await.unwrap();
+    world.pass(Duration::from_secs(3)).await;
+    assert!(matches!(capped.state(), LeaseState::Lost(loss) if loss.reason == LossReason::MaxHold));
+    let _ = gate.send(());
+    world.settle_down().await;
+    let lease = locks.inspect(&name).await.unwrap().lease.unwrap();
+    assert!(lease.remaining <= Some(Duration::from_secs(3)), "extended: {:?}", lease.remaining);
+}
+
+/// Renewals went to the store in the order in which they were due: a lease that is over in
+/// two seconds waited behind any number that have minutes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lease_that_is_over_first_is_renewed_first() {
+    let world = world();
+    let client = world.client().await;
+    client.link.limit(1, 1);
+    let locks = leasehold::Locks::on(client.store.clone()).clock(world.clock());
+    let locks = locks.request_timeout(Duration::from_secs(60)).await.unwrap();
+    let mut long = Vec::new();
+    for _ in 0..8 {
+        let lock = locks.lock(world.name()).ttl(Duration::from_secs(300));
+        long.push(lock.acquire().await.unwrap());
+    }
+    let first = client.link.hold_reply(Operation::Renew);
+    let _second = client.link.hold_reply(Operation::Renew);
+    world.hand().advance(Duration::from_secs(100));
+    eventually("one renewal is under way", async || client.link.sent(Operation::Renew) == 1).await;
+    let name = world.name();
+    let short = locks.lock(&name).ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    world.pass(Duration::from_secs(1)).await;
+    let _ = first.send(());
+    eventually("the second is", async || client.link.sent(Operation::Renew) == 2).await;
+    world.settle_down().await;
+    let lease = locks.inspect(&name).await.unwrap().lease.unwrap();
+    assert_eq!(lease.remaining, Some(short.ttl()), "others were before it");
+}

@@ -455,3 +455,22 @@ fn the_end_of_the_runtime_is_the_loss_of_its_leases() {
     });
     assert!(lost.is_ok(), "never told");
 }
+
+/// A hint about all leases is about those that last: renewed once more, one that `max_hold`
+/// has ended would stay at the store for another TTL.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hint_does_not_renew_what_is_over() {
+    let hand = Arc::new(ManualClock::new());
+    let clock = Clock::manual(hand.clone());
+    let odd = Arc::new(Odd { store: MemoryStore::new(clock.clone()), ..Odd::new() });
+    let locks = Locks::on(odd.clone()).clock(clock).await.unwrap();
+    let mut events = locks.events();
+    let capped = locks.lock("x").max_hold(Duration::from_secs(1)).acquire().await.unwrap();
+    let _other = locks.lock("y").acquire().await.unwrap();
+    hand.advance(Duration::from_secs(2));
+    next_event(&mut events, |kind| matches!(kind, EventKind::Lost(_))).await;
+    odd.hints.add_permits(1);
+    next_event(&mut events, |kind| matches!(kind, EventKind::Renewed)).await;
+    let lease = locks.inspect("x").await.unwrap().lease.unwrap();
+    assert!(lease.remaining < Some(capped.ttl()), "extended by a hint");
+}

@@ -26,6 +26,7 @@ pub(crate) use turnstile::Turnstile;
 
 mod attempt;
 mod company;
+mod gate;
 mod keeper;
 mod lane;
 mod release;

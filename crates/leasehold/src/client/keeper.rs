@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::task::{self, JoinHandle};
 
+use super::gate::Gate;
 use super::schedule::{Flight, Place, Schedule};
 use super::{Context, is_about_one_of_them};
 use crate::backend::{Hint, Hold, Proof, Renewal};
@@ -44,7 +45,7 @@ struct Shared {
     wakes_at: AtomicU64,
     ring: Notify,
     /// As many renewals in flight as the store takes requests.
-    in_flight: Semaphore,
+    gate: Gate,
     /// Nobody keeps leases any more.
     ended: AtomicBool,
 }
@@ -92,7 +93,7 @@ impl Keeper {
             schedule: Mutex::default(),
             wakes_at: AtomicU64::new(0),
             ring: Notify::new(),
-            in_flight: Semaphore::new(in_flight),
+            gate: Gate::new(in_flight),
             ended: AtomicBool::new(false),
         });
         let right = Keeping(shared.clone());
@@ -207,9 +208,7 @@ impl Shared {
         }
         for due in self.batches(renewals) {
             let places = due.iter().map(|due| due.place).collect();
-            let first_deadline = due.iter().map(|due| due.question.deadline).min();
-            let first_deadline = first_deadline.unwrap_or(Moment::NEVER);
-            let flight = self.schedule.lock().depart(places, first_deadline);
+            let flight = self.schedule.lock().depart(places, first_deadline(&due));
             let shared = self.clone();
             self.context.runtime.spawn(async move { shared.renew(due, Some(flight)).await });
         }
@@ -248,14 +247,15 @@ impl Shared {
 
     /// Asks the store about these leases and tells each its verdict. The error, if
     /// there was no answer or the verdict was bad, of the last of them.
-    async fn renew(self: &Arc<Self>, due: Vec<Due>, flight: Option<Flight>) -> Option<Error> {
-        let failure = match self.ask(&due).await {
+    async fn renew(self: &Arc<Self>, mut due: Vec<Due>, flight: Option<Flight>) -> Option<Error> {
+        let failure = match self.ask(&mut due).await {
             Err(error) if due.len() > 1 && is_about_one_of_them(&error) => {
                 for alone in due {
                     let shared = self.clone();
                     self.context.runtime.spawn(async move {
-                        let answer = shared.ask(std::slice::from_ref(&alone)).await;
-                        shared.tell_all(&[alone], answer)
+                        let mut alone = vec![alone];
+                        let answer = shared.ask(&mut alone).await;
+                        shared.tell_all(&alone, answer)
                     });
                 }
                 Some(error)
@@ -293,10 +293,18 @@ impl Shared {
         }
     }
 
-    async fn ask(&self, due: &[Due]) -> Result<Vec<Renewal>> {
-        let holds: Vec<Hold> = due.iter().map(|due| due.tenure.hold()).collect();
+    /// Asks the store about those of these leases that are not over when it is their turn.
+    async fn ask(&self, due: &mut Vec<Due>) -> Result<Vec<Renewal>> {
         // Waiting for other renewals of ours is no sign of an unreachable store.
-        let _permit = self.in_flight.acquire().await;
+        let passage = self.gate.enter(first_deadline(due)).await;
+        if passage.waited {
+            let now = self.context.clock.now();
+            due.retain(|due| self.lasts(&due.tenure, now));
+            if due.is_empty() {
+                return Ok(Vec::new());
+            }
+        }
+        let holds: Vec<Hold> = due.iter().map(|due| due.tenure.hold()).collect();
         let limit = due.iter().map(|due| due.question.limit).min().unwrap_or_default();
         // In a task of its own: a store that panics is doubt, not the end of renewal
         // (python-redis-lock).
@@ -307,12 +315,18 @@ impl Shared {
             let panicked = |_| Error::new(ErrorKind::Internal, "the store's code panicked");
             task.await.unwrap_or_else(|error| Err(panicked(error).outcome_unknown()))
         };
-        let only = if let [due] = due { Some(due.tenure.name()) } else { None };
+        let only = if let [due] = due.as_slice() { Some(due.tenure.name()) } else { None };
         match self.context.ask_within(limit, asking).await {
             Ok(verdicts) if verdicts.len() == due.len() => Ok(verdicts),
             Ok(_) => Err(Error::new(ErrorKind::Internal, "the store lost a renewal's verdict")),
             Err(error) => Err(error.during(Operation::Renew, only)),
         }
+    }
+
+    /// Whether there is something to renew: at the store, a lease that is over on our side
+    /// would keep others out for one more TTL.
+    fn lasts(&self, tenure: &Tenure, now: Moment) -> bool {
+        !tenure.is_over(now) || self.context.failpoints.skips(Point::StopRenewing)
     }
 
     /// Tells one lease its verdict; when to renew it next.
@@ -364,8 +378,8 @@ impl Shared {
             let suspects: Vec<Due> = {
                 let schedule = self.schedule.lock();
                 let suspect = |tenure: &Tenure| match hint {
-                    Hint::Lease(owner) => tenure.owner() == owner,
-                    Hint::All => true,
+                    Hint::Lease(owner) => tenure.owner() == owner && self.lasts(tenure, now),
+                    Hint::All => self.lasts(tenure, now),
                 };
                 let suspects = schedule.places().filter(|(_, entry)| suspect(&entry.tenure));
                 let asked = |(place, entry): (Place, &super::schedule::Entry)| {
@@ -379,6 +393,11 @@ impl Shared {
             }
         }
     }
+}
+
+/// When the first of these leases is over.
+fn first_deadline(due: &[Due]) -> Moment {
+    due.iter().map(|due| due.question.deadline).min().unwrap_or(Moment::NEVER)
 }
 
 /// When a lease is renewed next, and when it is looked at: then, or when it is over.

@@ -48,14 +48,24 @@ impl Turnstile {
 
     /// Gives the turn to the next task that still wants it.
     fn hand_on(&self, name: &Name) {
-        let mut lines = self.lines.lock();
-        let Entry::Occupied(mut line) = lines.entry(name.clone()) else { return };
-        while let Some(next) = line.get_mut().pop_front() {
+        // Outside of the lock: a waker may come here again (an executor that polls inside
+        // `wake`).
+        while let Some(next) = self.next(name) {
             if next.send(()).is_ok() {
                 return;
             }
         }
-        line.remove();
+    }
+
+    /// Who comes next; if nobody does, the name is forgotten.
+    fn next(&self, name: &Name) -> Option<oneshot::Sender<()>> {
+        let mut lines = self.lines.lock();
+        let Entry::Occupied(mut line) = lines.entry(name.clone()) else { return None };
+        let next = line.get_mut().pop_front();
+        if next.is_none() {
+            line.remove();
+        }
+        next
     }
 }
 
@@ -92,6 +102,10 @@ impl Drop for Place<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Poll, Wake, Waker};
+
     use super::*;
 
     fn name() -> Name {
@@ -135,5 +149,26 @@ mod tests {
         drop(quitter);
         drop(third.await);
         assert!(turnstile.lines.lock().is_empty());
+    }
+
+    #[test]
+    fn a_turn_is_told_outside_the_lock() {
+        struct Looks(Arc<Turnstile>, AtomicBool);
+        impl Wake for Looks {
+            fn wake(self: Arc<Self>) {
+                self.1.store(self.0.lines.try_lock().is_some(), Ordering::SeqCst);
+            }
+        }
+        let turnstile = Arc::new(Turnstile::default());
+        let looks = Arc::new(Looks(turnstile.clone(), AtomicBool::new(false)));
+        let waker = Waker::from(looks.clone());
+        let (name, mut context) = (name(), Context::from_waker(&waker));
+        let Poll::Ready(first) = pin!(turnstile.enter(&name)).poll(&mut context) else {
+            panic!("nobody was before it");
+        };
+        let mut second = pin!(turnstile.enter(&name));
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        drop(first);
+        assert!(looks.1.load(Ordering::SeqCst), "woken under the lock");
     }
 }

@@ -156,6 +156,13 @@ impl Tenure {
         self.life.lock().deadline.min(self.ends_at)
     }
 
+    /// Whether it has ended, or is about to: its time is up.
+    pub(crate) fn is_over(&self, now: Moment) -> bool {
+        let life = self.life.lock();
+        let ended = matches!(life.phase, Phase::Lost(_) | Phase::Released);
+        ended || now >= life.deadline.min(self.ends_at)
+    }
+
     /// Where it stands now. Looks at the clock, so that a process that slept past its
     /// deadline learns of it before any timer fires.
     pub(crate) fn state(&self, context: &Context) -> LeaseState {
