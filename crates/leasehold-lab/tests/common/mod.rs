@@ -3,7 +3,7 @@
 use leasehold_lab::catalogue::{self, Case};
 
 /// Explores a case, prints what was seen, and compares it with what must be seen.
-pub fn explore(model: &str, variant: &str) {
+pub(crate) fn explore(model: &str, variant: &str) {
     let case = catalogue::find(model, variant).expect("the catalogue has it");
     let outcome = case.run(case.size);
     println!("{}", case.report(&outcome));
@@ -19,7 +19,7 @@ pub fn explore(model: &str, variant: &str) {
 }
 
 /// Fails if the catalogue has a case of this model that is not among the tests.
-pub fn compare(model: &str, tested: &[&str]) {
+pub(crate) fn compare(model: &str, tested: &[&str]) {
     let of_model = |case: &&Case| case.model == model;
     let cases: Vec<&str> = catalogue::all().filter(of_model).map(|case| case.variant).collect();
     assert_eq!(cases, tested, "every case of the catalogue has its test, in the same order");
