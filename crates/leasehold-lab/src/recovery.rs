@@ -8,7 +8,6 @@ use crate::quorum::{EXCLUSIVE, Quorum, UNIQUE};
 
 const MODEL: &str = "recovery";
 const TWO: Size = Size::new(3, 2);
-const FIVE: Size = Size::new(5, 2);
 
 /// All cases.
 pub const CASES: &[Case] = &[
@@ -90,19 +89,6 @@ pub const CASES: &[Case] = &[
         "the node is readmitted at once",
         EXCLUSIVE,
         TWO,
-        |size, sought| {
-            explore(size, sought, |model| {
-                model.bounded = true;
-                model.habits.wait = false;
-            })
-        },
-    ),
-    Case::broken(
-        MODEL,
-        "no-wait-five",
-        "the same on five nodes",
-        EXCLUSIVE,
-        FIVE,
         |size, sought| {
             explore(size, sought, |model| {
                 model.bounded = true;

@@ -15,7 +15,6 @@ common::cases! { "recovery";
     delayed_restart: "delayed-restart",
     no_seal: "no-seal",
     no_wait: "no-wait",
-    no_wait_five: "no-wait-five",
     other_list: "other-list",
     other_list_holders: "other-list-holders",
 }

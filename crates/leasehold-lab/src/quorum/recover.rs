@@ -52,8 +52,9 @@ impl Quorum {
     /// epoch can be left, as those are not renewed any more. Where keys vanish at any time, there
     /// is no time to wait for.
     fn has_waited(&self, state: &State, recovery: Recovery) -> bool {
-        let older =
-            |attempt: &super::state::Attempt| attempt.lives() && attempt.epoch < recovery.epoch;
+        let older = |attempt: &super::state::Attempt| {
+            attempt.lives() && attempt.proved_epoch < recovery.epoch
+        };
         !self.habits.wait || !self.bounded || !state.attempts.iter().any(older)
     }
 

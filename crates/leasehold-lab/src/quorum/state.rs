@@ -87,8 +87,10 @@ pub enum Slot {
 pub struct Attempt {
     /// How far it is.
     pub phase: Phase,
-    /// The epoch of its requests: the one in which the lease was last proved.
+    /// The epoch of its claims and its token.
     pub epoch: Epoch,
+    /// The epoch in which the lease was last proved.
+    pub proved_epoch: Epoch,
     /// The epoch of the renewal that is under way.
     pub renewal_epoch: Epoch,
     /// The token it hopes for.
@@ -199,10 +201,11 @@ impl Hash for Column {
 
 impl Hash for Attempt {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let Self { phase, epoch, renewal_epoch, guess, token, floor } = *self;
+        let Self { phase, epoch, proved_epoch, renewal_epoch, guess, token, floor } = *self;
         let mut bits = Bits::default();
         bits.push(phase as u64, 3);
         bits.push(epoch.into(), 3);
+        bits.push(proved_epoch.into(), 3);
         bits.push(renewal_epoch.into(), 3);
         bits.push(guess.map_or(0, |guess| u64::from(guess) + 1), 5);
         bits.push(token.into(), 5);
@@ -213,8 +216,15 @@ impl Hash for Attempt {
 
 impl Attempt {
     /// One that has not begun.
-    pub const IDLE: Self =
-        Self { phase: Phase::Idle, epoch: 0, renewal_epoch: 0, guess: None, token: 0, floor: 0 };
+    pub const IDLE: Self = Self {
+        phase: Phase::Idle,
+        epoch: 0,
+        proved_epoch: 0,
+        renewal_epoch: 0,
+        guess: None,
+        token: 0,
+        floor: 0,
+    };
 
     /// Whether its holder believes that it holds the lock.
     pub fn believes(&self) -> bool {

@@ -210,7 +210,8 @@ impl Quorum {
             Action::Ask { attempt, guess, epoch } => {
                 let floor = state.newest();
                 let phase = Phase::Asking;
-                state.attempts[attempt] = Attempt { phase, epoch, guess, floor, ..Attempt::IDLE };
+                state.attempts[attempt] =
+                    Attempt { phase, epoch, proved_epoch: epoch, guess, floor, ..Attempt::IDLE };
             }
             Action::Vote(at, token) => self.vote(state, at, token),
             Action::Return(at) => {
@@ -235,7 +236,13 @@ impl Quorum {
         let phase = state.attempts[at].phase;
         let slot = &mut state.columns[node].slots[at];
         match (action, answer) {
-            (Action::Prove(..), Answer::Yes) => state.columns[node].proved |= 1 << at,
+            (Action::Prove(..), Answer::Yes) => {
+                // What is renewed stands as long as what was stored.
+                if self.bounded && *slot == Slot::Done {
+                    *slot = Slot::Stored;
+                }
+                state.columns[node].proved |= 1 << at;
+            }
             (Action::Prove(..), _) => {}
             (Action::Store(..), Answer::Yes) if phase != Phase::Over => *slot = Slot::Stored,
             // Too late for the vote: the key is there, and nobody counts it.
@@ -295,7 +302,7 @@ impl Quorum {
         state.broken.renewed |= floor > token;
         let attempt = &mut state.attempts[at];
         attempt.floor = 0;
-        attempt.epoch = std::mem::take(&mut attempt.renewal_epoch);
+        attempt.proved_epoch = std::mem::take(&mut attempt.renewal_epoch);
         for column in &mut state.columns {
             column.proved &= !(1 << at);
         }
@@ -311,6 +318,7 @@ impl Quorum {
         let attempt = &mut state.attempts[at];
         attempt.phase = Phase::Over;
         attempt.floor = 0;
+        attempt.proved_epoch = 0;
         attempt.renewal_epoch = 0;
         for column in &mut state.columns {
             column.proved &= !(1 << at);
