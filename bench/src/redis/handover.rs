@@ -22,6 +22,9 @@ use crate::stats::median;
 const CLIENTS: usize = 16;
 const COLUMNS: &[&str] = &["turns/s", "p50", "p99", "wait ms", "self %", "cmds", "to pop"];
 
+/// The figures of the yardstick, and ours.
+type Round = ([f64; 6], [f64; 6]);
+
 pub(crate) fn run(plan: &Plan, server: &Server) -> Result<Table> {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let mut rows = Vec::new();
@@ -37,8 +40,7 @@ pub(crate) fn run(plan: &Plan, server: &Server) -> Result<Table> {
             let lock = measured(&runtime, server, plan.measure, pause, false)?;
             repetitions.push((pop, lock));
         }
-        let of =
-            |figure: &dyn Fn(&([f64; 6], [f64; 6])) -> f64| median(repetitions.iter().map(figure));
+        let of = |figure: &dyn Fn(&Round) -> f64| median(repetitions.iter().map(figure));
         let mut pop: Vec<_> = (0..6).map(|column| of(&|(pop, _)| pop[column])).collect();
         let mut lock: Vec<_> = (0..6).map(|column| of(&|(_, lock)| lock[column])).collect();
         pop.push(1.0);
