@@ -152,7 +152,7 @@ async fn contenders(arena: Arena, url: &str) -> Result<Vec<Wanted>> {
 }
 
 /// In the order of [`COLUMNS`].
-fn figures(mut turns: Vec<Turn>) -> Result<[f64; 5]> {
+pub(crate) fn figures(mut turns: Vec<Turn>) -> Result<[f64; 5]> {
     turns.sort_by_key(|turn| turn.token);
     let mut handovers = latencies();
     let (mut again, mut contended) = (0usize, 0usize);

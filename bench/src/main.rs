@@ -17,6 +17,7 @@ mod holding;
 mod pairs;
 mod postgres;
 mod raw;
+mod redis;
 mod report;
 mod stats;
 mod usage;
@@ -60,6 +61,8 @@ enum Group {
     Holding,
     /// PostgreSQL, in both modes, beside the minimal loops on its driver.
     Postgres,
+    /// The same three on a Redis server.
+    Redis,
 }
 
 /// What this binary does when it was started by itself.
@@ -125,6 +128,9 @@ fn bench(bench: Bench) -> Result<ExitCode> {
     }
     if wants(Group::Postgres) {
         missed += postgres::run(&plan)?.print(format);
+    }
+    if wants(Group::Redis) {
+        missed += redis::run(&plan)?.iter().map(|table| table.print(format)).sum::<usize>();
     }
     report::verdict(format, missed);
     // A missed goal is a finding, not a failure: the machine may just be busy.

@@ -2,6 +2,7 @@
 //! resolved in [`plan`](crate::plan) and [`store`](crate::store).
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,6 +33,7 @@ pub(crate) enum Command {
     Watch(Watch),
     Release(Release),
     Doctor(Doctor),
+    Gate(Gate),
     Schema(Schema),
     Completions(Completions),
     Man(Man),
@@ -203,6 +205,40 @@ pub(crate) struct Doctor {
 
     #[command(flatten)]
     pub(crate) on: OnStore,
+}
+
+/// Stand in front of an HTTP service and turn late requests away
+///
+/// Every request needs the header `Fencing-Token: <lock>;<token>`. Once a request of a lock
+/// was let through, no request with a lower token is; a newer request waits for the older
+/// ones that are inside.
+#[derive(Debug, Args)]
+#[command(after_long_help = help::GATE, after_help = "`leasehold gate --help` shows examples and answers.")]
+pub(crate) struct Gate {
+    /// The service: http://host:port
+    #[arg(long, value_name = "URL")]
+    pub(crate) upstream: String,
+
+    /// Where to listen; port 0 is any free one
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: SocketAddr,
+
+    /// The file that keeps the highest token of each lock; one for each gate
+    /// [default: gate.db in this user's state directory]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) marks: Option<PathBuf>,
+
+    /// How long a newer request waits until older ones are answered
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub(crate) drain: Duration,
+
+    /// How long the service may take to answer
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
+    pub(crate) upstream_timeout: Duration,
+
+    /// Let GET, HEAD and OPTIONS through without a token
+    #[arg(long)]
+    pub(crate) unfenced_reads: bool,
 }
 
 /// Print the schema that a store needs, where it needs one

@@ -88,6 +88,23 @@ Examples:
 
 Exit codes: 0 nothing unsafe, 1 something is, 204 refused by --require.";
 
+/// `leasehold gate`.
+pub(crate) const GATE: &str = "\
+Examples:
+  leasehold gate --upstream http://127.0.0.1:8080 --listen 127.0.0.1:8081
+  curl -X PUT -H \"Fencing-Token: $LEASEHOLD_LOCK;$LEASEHOLD_TOKEN\" http://127.0.0.1:8081/stock
+
+Answers of its own, as problem documents:
+  412  the token is stale: a newer holder of this lock has been here
+  428  there is no token
+  400  the header cannot be read
+  502  the service cannot be reached, or broke off
+  503  the marks cannot be kept, or older requests do not end; nothing was let through
+  504  the service did not answer in time
+
+The service must not be reachable by another way. The gate checks tokens, not who sends
+them: let only those reach it who may write. It ends with TERM or INT, after what is under way.";
+
 /// `leasehold schema`.
 pub(crate) const SCHEMA: &str = "\
 Examples:

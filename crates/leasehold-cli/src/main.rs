@@ -9,6 +9,7 @@ mod course;
 mod doctor;
 mod exit;
 mod force;
+mod gate;
 mod go;
 mod help;
 mod list;
@@ -57,6 +58,7 @@ fn obey(cli: Cli) -> Result<u8, exit::Failure> {
         Command::Watch(args) => watch::watch(args, &config()?),
         Command::Release(args) => force::release(args, &config()?),
         Command::Doctor(args) => doctor::doctor(args, &config()?),
+        Command::Gate(args) => gate::gate(args),
         Command::Schema(args) => schema::schema(args, &config()?),
         Command::Completions(args) => manual::completions(args),
         Command::Man(args) => manual::man(args),

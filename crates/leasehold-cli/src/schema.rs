@@ -27,6 +27,7 @@ pub(crate) fn schema(args: Schema, config: &Config) -> Result<u8, Failure> {
             "the sqlite store needs no schema by hand: it creates its file and its tables \
              when it is first used"
         }
+        StoreKind::Redis => "Redis needs no schema: keys come and go with the locks",
     });
     Ok(0)
 }

@@ -13,6 +13,7 @@ fn url(kind: StoreKind) -> Option<fn(&Path) -> String> {
         StoreKind::Sqlite => Some(|folder| format!("sqlite:{}/locks.db", folder.display())),
         // Behind a server: below.
         StoreKind::Postgres => None,
+        StoreKind::Redis => None,
     }
 }
 
@@ -50,4 +51,15 @@ fn postgres_passes_what_each_mode_can_see() {
     processes::no_increment_is_lost(&on("lease"));
     processes::a_stopped_holder_is_replaced_and_told(&on("session"));
     processes::a_killed_holder_is_replaced_at_once(&on("session"));
+}
+
+/// Where a server keeps the leases it cannot see whether their process is gone: then the TTL
+/// ends them, and the other cases hold as everywhere.
+#[test]
+fn redis_passes_what_needs_no_eyes() {
+    let server = leasehold_testkit::servers::Redis::start(&[]).expect("a Redis server starts");
+    for case in [processes::a_stopped_holder_is_replaced_and_told, processes::no_increment_is_lost]
+    {
+        case(&Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| server.url()));
+    }
 }

@@ -3,14 +3,14 @@
 //! * [`stage`]: the store with its servers; [`fault`]: what strikes; [`plan`]: how
 //! * [`worker`]: what is done under the locks
 //! * [`crew`]: the workers as processes or threads
-//! * [`schedule`]: when which of them is struck
+//! * [`schedule`]: when which of them is struck; [`halt`]: where they stop by themselves
 //! * [`table`]: what people read
 
 use std::path::{Path, PathBuf};
-use std::thread;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::faults::freezer::Freezer;
 use crate::faults::signals;
@@ -20,10 +20,11 @@ use crate::history::recorder::Recorder;
 use crate::history::report::Report;
 use crate::registers::Unfenced;
 
-mod aim;
+mod agenda;
 pub mod crew;
 pub mod descriptors;
 pub mod fault;
+pub mod halt;
 pub mod plan;
 pub mod schedule;
 pub mod stage;
@@ -32,13 +33,18 @@ pub mod table;
 mod wire;
 pub mod worker;
 
+use agenda::{Act, Agenda};
 use crew::Member;
 use fault::{Fault, Place};
+use halt::{Halt, Said};
 use plan::Plan;
 use schedule::Strike;
 use stage::{Stage, Store};
 use wire::Wires;
 use worker::Orders;
+
+/// How long workers may take to connect.
+const GATHERING: Duration = Duration::from_secs(120);
 
 /// One run to be.
 #[derive(Debug)]
@@ -75,7 +81,8 @@ impl Course<'_> {
             _ => None,
         };
         driver.note("", self.began(&plan));
-        let mut scene = Scene { course: self, plan, driver, members: Vec::new(), stage, wires };
+        let (members, (tells, hears)) = (Vec::new(), mpsc::channel());
+        let mut scene = Scene { course: self, plan, driver, members, tells, hears, stage, wires };
         for slot in 0..scene.plan.workers {
             let member = scene.start(slot, 0)?;
             scene.members.push(member);
@@ -108,9 +115,14 @@ struct Scene<'a> {
     plan: Plan,
     driver: Recorder,
     members: Vec<Running>,
+    hears: Receiver<Told>,
+    tells: Sender<Told>,
     wires: Option<Wires>,
     stage: Box<dyn Stage>,
 }
+
+/// Which worker said what.
+type Told = (usize, Said);
 
 struct Running {
     id: String,
@@ -123,9 +135,14 @@ impl Scene<'_> {
     fn start(&self, slot: usize, life: u64) -> Result<Running> {
         let id = format!("{slot}.{life}");
         let orders = self.orders(slot, life);
+        let tells = self.tells.clone();
+        let told = move |said| {
+            // Fails only when the run is over.
+            let _ = tells.send((slot, said));
+        };
         let member = match self.course.store.in_process() {
-            true => Member::thread(&id, orders)?,
-            false => Member::process(self.course.program, &id, &orders)?,
+            true => Member::thread(&id, orders, told)?,
+            false => Member::process(self.course.program, &id, &orders, told)?,
         };
         let freezer = match (self.course.fault, member.pid()) {
             (Fault::Freeze, Some(pid)) => {
@@ -153,42 +170,74 @@ impl Scene<'_> {
             gap_us: plan.gap.as_micros() as u64,
             long: plan.long,
             only_queues: plan.only_queues,
+            halts: plan.halts.clone().filter(|_| slot + plan.halters >= plan.workers),
             heedless: course.heedless,
             seed: course.seed.wrapping_add(1_000 * slot as u64 + 7_919 * life),
         }
     }
 
-    /// Follows the schedule.
-    fn strike_all(&mut self) -> Result<()> {
-        let course = self.course;
-        let began = Instant::now();
-        let slots = self.plan.slots;
-        let strikes = self.plan.rhythm;
-        let strikes =
-            strikes.map(|rhythm| schedule::draw(course.seed, slots, course.lasts, rhythm));
-        let mut acts: Vec<(Duration, bool, Strike)> = Vec::new();
-        for strike in strikes.into_iter().flatten() {
-            acts.push((strike.at, true, strike));
-            acts.push((strike.at + strike.lasts, false, strike));
-        }
-        acts.sort_by_key(|(at, ..)| *at);
-        for (at, begins, strike) in acts {
-            thread::sleep(at.saturating_sub(began.elapsed()));
-            match begins {
-                true => self.inject(&strike)?,
-                false => self.heal(&strike)?,
+    /// Waits until all workers are connected: on a busy machine that can take longer than a
+    /// short run. Those that are ready begin, and may halt, before the others are.
+    fn gather(&mut self) -> Result<Vec<(usize, Halt)>> {
+        let (mut ready, mut halted) = (0, Vec::new());
+        while ready < self.plan.workers {
+            match self.hears.recv_timeout(GATHERING) {
+                Ok((_, Said::Ready)) => ready += 1,
+                Ok((slot, Said::Halts(halt))) => halted.push((slot, halt)),
+                Err(_) => bail!("{ready} of {} workers are ready", self.plan.workers),
             }
         }
-        thread::sleep(course.lasts.saturating_sub(began.elapsed()));
+        Ok(halted)
+    }
+
+    /// Follows the schedule, and stops those that halt, until all of it is over.
+    fn strike_all(&mut self) -> Result<()> {
+        let halted = self.gather()?;
+        let course = self.course;
+        let began = Instant::now();
+        let (slots, rhythm) = (self.plan.slots, self.plan.rhythm);
+        let strikes = rhythm.map(|rhythm| schedule::draw(course.seed, slots, course.lasts, rhythm));
+        let mut agenda = Agenda::of(strikes.into_iter().flatten());
+        for (slot, halt) in halted {
+            self.stop_halted(slot, &halt, began.elapsed(), &mut agenda)?;
+        }
+        while let Some(next) = agenda.next().or(Some(course.lasts).filter(|_| !agenda.ended)) {
+            let wait = next.saturating_sub(began.elapsed());
+            if let Ok((slot, said)) = self.hears.recv_timeout(wait) {
+                if let Said::Halts(halt) = said {
+                    self.stop_halted(slot, &halt, began.elapsed(), &mut agenda)?;
+                }
+                continue;
+            }
+            match agenda.take(began.elapsed()) {
+                Some((Act::Inject, strike)) => self.inject(&strike)?,
+                Some((Act::Heal, strike)) => self.heal(&strike)?,
+                None => agenda.ended = began.elapsed() >= course.lasts,
+            }
+        }
         Ok(())
+    }
+
+    /// A worker stands where it is to be stopped.
+    fn stop_halted(
+        &mut self,
+        slot: usize,
+        halt: &Halt,
+        at: Duration,
+        agenda: &mut Agenda,
+    ) -> Result<()> {
+        if at >= self.course.lasts {
+            self.members[slot].member.go_on();
+            return Ok(());
+        }
+        let strike = Strike { at, slot, lasts: halt.lasts, draw: 0 };
+        agenda.put(Act::Heal, strike);
+        self.inject(&strike)
     }
 
     fn inject(&mut self, strike: &Strike) -> Result<()> {
         let (fault, slot) = (self.course.fault, strike.slot);
         let target = self.target(slot);
-        if aim::aims(fault, slot) {
-            aim::wait(&self.course.folder.join(format!("{target}.jsonl")));
-        }
         // Recorded before it strikes and healed after it is over: judged by the wider window.
         self.driver.note(
             "",
@@ -246,6 +295,7 @@ impl Scene<'_> {
                 member => signals::resume(member.pid().expect("a process"))?,
             },
         }
+        self.members[slot].member.go_on();
         Ok(())
     }
 

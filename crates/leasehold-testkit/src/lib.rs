@@ -8,6 +8,7 @@
 //! * [`servers`]: the real servers that stores speak to
 //! * [`faults`]: injectors for every store; [`course`]: runs under them
 //! * [`history`]: what workers did under faults, and what must hold in it
+//! * [`load`]: what a line of waiters costs a store
 //! * [`mutants`]: stores and cores that are wrong on purpose, which the cases must reject
 //!
 //! A new store implements [`world::StoreUnderTest`], is added to [`stores::open`]
@@ -18,6 +19,7 @@ pub mod course;
 pub mod faults;
 pub mod history;
 pub mod link;
+pub mod load;
 pub mod mutants;
 pub mod processes;
 pub mod registers;

@@ -5,11 +5,13 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
+pub use objects::Objects;
 pub use pgbouncer::PgBouncer;
 pub use postgres::Postgres;
 pub use process::Process;
-pub use redis::Redis;
+pub use redis::{Redis, RedisCluster, RedisSentinel};
 
+pub mod objects;
 pub mod pgbouncer;
 pub mod postgres;
 pub mod process;

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use crate::world::{Opening, StoreUnderTest};
 
 pub mod postgres;
+pub mod redis;
 
 /// A fresh store of this kind, behind a server of its own if it needs one. There is no
 /// default arm: a store that nobody registers here does not build.
@@ -22,6 +23,7 @@ pub fn open(kind: StoreKind) -> Arc<dyn StoreUnderTest> {
         StoreKind::Memory => Arc::new(Memory::default()),
         StoreKind::Sqlite => Arc::new(Sqlite::new()),
         StoreKind::Postgres => Arc::new(postgres::PostgresStore::lease()),
+        StoreKind::Redis => Arc::new(redis::Redis::single(&[])),
     }
 }
 

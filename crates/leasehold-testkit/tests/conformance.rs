@@ -40,5 +40,5 @@ macro_rules! suite {
 suite!(
     Memory as memory,
     Sqlite as sqlite;
-    elsewhere: Postgres in "postgres/main.rs"
+    elsewhere: Redis in "redis/main.rs", Postgres in "postgres/main.rs"
 );

@@ -1,7 +1,7 @@
 //! A short form of every fault run. The long one is `scripts/faults`.
 //!
 //! The control may lose nothing in so short a time: such a run is void and is repeated with
-//! the next seed, at most three times.
+//! the next seed, at most five times.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use leasehold_testkit::course::stage;
 use leasehold_testkit::history::report::{Report, Verdict};
 
 const LASTS: Duration = Duration::from_secs(4);
-const ATTEMPTS: u64 = 3;
+const ATTEMPTS: u64 = 5;
 
 fn run(store: &str, fault: Fault, seed: u64, heedless: bool) -> Report {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -111,4 +111,24 @@ fn postgres_sessions_survive_paused_holders() {
 #[test]
 fn postgres_sessions_survive_a_bad_network() {
     passes("pgsession", Fault::Network);
+}
+
+#[test]
+fn redis_survives_paused_holders() {
+    passes("redis", Fault::Pause);
+}
+
+#[test]
+fn redis_survives_partitions() {
+    passes("redis", Fault::Partition);
+}
+
+#[test]
+fn redis_survives_a_bad_network() {
+    passes("redis", Fault::Network);
+}
+
+#[test]
+fn redis_survives_the_loss_of_its_data() {
+    passes("redis", Fault::Amnesia);
 }

@@ -2,6 +2,7 @@
 //! keeper, the batcher's lanes and the local queue. Nothing here is public.
 
 use std::panic::{self, AssertUnwindSafe};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -11,14 +12,12 @@ use tokio::runtime::Handle;
 use crate::backend::{Backend, Claim, Hold};
 use crate::clock::{Alarm, Clock, Moment};
 use crate::error::{Error, ErrorKind, Outcome, Result};
-use crate::event::{Announcer, Event, EventKind};
+use crate::event::{Announcer, Event, EventKind, Subject};
 use crate::failpoint::{Failpoints, Point};
 use crate::holder::Holder;
-use crate::name::Name;
 use crate::observe::{self, Meter, StallWatch};
-use crate::owner::Owner;
 
-pub(crate) use attempt::acquire;
+pub(crate) use attempt::{Unavailable, acquire};
 pub(crate) use keeper::Keeper;
 pub(crate) use lane::Lane;
 pub(crate) use release::Releasing;
@@ -52,10 +51,11 @@ pub(crate) struct Context {
 
 impl Context {
     /// Tells everybody who wants to know: the log, the metrics, the event stream.
-    pub(crate) fn announce(&self, name: &Name, owner: Option<Owner>, kind: EventKind) {
+    pub(crate) fn announce(&self, subject: Subject<'_>, at: Moment, kind: EventKind) {
+        let Subject { name, owner, class } = subject;
         observe::log(self.backend.guarantees().store, name, owner, &kind);
-        self.meter.count(name, &kind);
-        self.announcer.announce(|| Event { at: self.clock.now(), name: name.clone(), owner, kind });
+        self.meter.count(class, &kind);
+        self.announcer.announce(|| Event { at, name: name.clone(), owner, kind });
     }
 
     /// Waits for a store's answer, but not for ever.
@@ -117,7 +117,7 @@ impl Client {
     /// one is served as well. Once that runtime has ended nothing could be kept any
     /// more: then it is an error.
     pub(crate) async fn inside<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
-        let mut future = std::pin::pin!(future);
+        let mut future = pin!(future);
         let mut begun = false;
         std::future::poll_fn(|cx| {
             // Each time: timers of a runtime that has ended panic when they are polled.

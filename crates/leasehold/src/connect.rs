@@ -33,6 +33,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `postgres://user@host/database` | PostgreSQL, leases in a table; `?mode=session` for advisory locks |
 /// | `memory:` | a store of its own in the memory of this process |
 /// | `memory:name` | the store of this name in the memory of this process |
+/// | `redis://host` | a Redis or Valkey server (feature `redis`); also `redis+sentinel://`, `redis+cluster://` |
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -184,6 +185,9 @@ pub enum StoreKind {
     /// PostgreSQL.
     #[cfg(feature = "postgres")]
     Postgres,
+    /// Redis and Valkey.
+    #[cfg(feature = "redis")]
+    Redis,
 }
 
 impl StoreKind {
@@ -194,6 +198,8 @@ impl StoreKind {
         StoreKind::Sqlite,
         #[cfg(feature = "postgres")]
         StoreKind::Postgres,
+        #[cfg(feature = "redis")]
+        StoreKind::Redis,
     ];
 
     /// How its URLs begin, without the colon: the usual way first.
@@ -204,6 +210,15 @@ impl StoreKind {
             Self::Sqlite => &["sqlite"],
             #[cfg(feature = "postgres")]
             Self::Postgres => &["postgres", "postgresql"],
+            #[cfg(feature = "redis")]
+            Self::Redis => &[
+                "redis",
+                "rediss",
+                "redis+sentinel",
+                "rediss+sentinel",
+                "redis+cluster",
+                "rediss+cluster",
+            ],
         }
     }
 
@@ -245,6 +260,8 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
         }
         #[cfg(feature = "postgres")]
         StoreKind::Postgres => crate::backend::postgres::open(url, clock.clone()).await,
+        #[cfg(feature = "redis")]
+        StoreKind::Redis => Ok(crate::backend::redis::RedisStore::open(url, clock.clone()).await?),
     }
 }
 

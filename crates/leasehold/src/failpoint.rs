@@ -33,34 +33,75 @@ pub enum Point {
     StopWorkOnLoss,
 }
 
+/// A moment between two steps of an acquisition, at which a test may stop the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// The claim is about to be sent.
+    Asking,
+    /// The store answered; nothing was made of it yet.
+    Answered,
+    /// In line, and about to wait for the turn.
+    Queued,
+    /// Its turn came; nothing was made of it yet.
+    Called,
+    /// The grant was looked at and believed; the caller does not have the lease yet.
+    Believed,
+}
+
 #[cfg(feature = "failpoints")]
 mod armed {
     use std::collections::HashSet;
+    use std::fmt;
     use std::sync::Arc;
 
     use parking_lot::Mutex;
 
-    use super::Point;
+    use super::{Point, Step};
+
+    type Hook = Arc<dyn Fn(Step) + Send + Sync>;
 
     /// The points of one client that are sabotaged.
-    #[derive(Debug, Clone, Default)]
-    pub struct Failpoints(Arc<Mutex<HashSet<Point>>>);
+    #[derive(Clone, Default)]
+    pub struct Failpoints {
+        sabotaged: Arc<Mutex<HashSet<Point>>>,
+        hook: Arc<Mutex<Option<Hook>>>,
+    }
 
     impl Failpoints {
         /// From now on the client leaves out what it should do at `point`.
         pub fn sabotage(&self, point: Point) {
-            self.0.lock().insert(point);
+            self.sabotaged.lock().insert(point);
+        }
+
+        /// From now on the client calls `hook` at every step, in place: while it blocks, so
+        /// does whatever runs on this thread, as if the process were stopped.
+        pub fn at_each_step(&self, hook: impl Fn(Step) + Send + Sync + 'static) {
+            *self.hook.lock() = Some(Arc::new(hook));
         }
 
         pub(crate) fn skips(&self, point: Point) -> bool {
-            self.0.lock().contains(&point)
+            self.sabotaged.lock().contains(&point)
+        }
+
+        pub(crate) fn reach(&self, step: Step) {
+            let hook = self.hook.lock().clone();
+            if let Some(hook) = hook {
+                hook(step);
+            }
+        }
+    }
+
+    impl fmt::Debug for Failpoints {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            let mut failpoints = f.debug_struct("Failpoints");
+            failpoints.field("sabotaged", &self.sabotaged).finish_non_exhaustive()
         }
     }
 }
 
 #[cfg(not(feature = "failpoints"))]
 mod armed {
-    use super::Point;
+    use super::{Point, Step};
 
     /// Nothing: the `failpoints` feature is off.
     #[derive(Debug, Clone, Default)]
@@ -71,6 +112,9 @@ mod armed {
         pub(crate) fn skips(&self, _point: Point) -> bool {
             false
         }
+
+        #[inline(always)]
+        pub(crate) fn reach(&self, _step: Step) {}
     }
 }
 

@@ -1,6 +1,7 @@
 //! The guard: one acquisition of a lock, with its token and its deadline.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -208,7 +209,7 @@ impl Lease {
         let gone = |_| self.explain(Error::not_held(), Operation::Release);
         let deadline = self.tenure.give_back(&self.client.context).map_err(gone)?;
         self.client.keeper.let_go(self.place, &self.tenure);
-        self.client.inside(self.releasing(deadline).release()).await
+        self.client.inside(pin!(self.releasing(deadline).release())).await
     }
 
     fn releasing(&self, deadline: Moment) -> Releasing {
@@ -239,6 +240,9 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let context = &self.client.context;
         let ended = self.tenure.give_back(context);
+        if matches!(ended, Err(LeaseState::Released)) {
+            return; // And let go of, by whoever released it.
+        }
         self.client.keeper.let_go(self.place, &self.tenure);
         if context.failpoints.skips(Point::ReleaseOnDrop) {
             return;

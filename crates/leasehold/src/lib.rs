@@ -48,6 +48,7 @@
 //!
 //! # Modules
 //!
+//! [`fence`] is the resource side: what refuses a token that is too low.
 //! [`backend`] is for those who write a store, [`clock`] for those who test with time,
 //! [`failpoint`] for those who test the library itself.
 
@@ -64,6 +65,7 @@ mod connect;
 mod error;
 mod event;
 pub mod failpoint;
+pub mod fence;
 mod guarantees;
 mod holder;
 mod lease;

@@ -1,10 +1,11 @@
 //! A lock to be taken: its name and the terms. It does no I/O.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::{Client, acquire};
+use crate::client::{Client, Unavailable, acquire};
 use crate::error::{Error, Operation, Result};
 use crate::lease::Lease;
 use crate::name::{InvalidName, Name};
@@ -86,7 +87,7 @@ impl Lock {
     /// given back in the background.
     pub async fn try_acquire(&self) -> Result<Option<Lease>> {
         let terms = Terms { patience: Patience::None, ..self.terms.clone() };
-        let acquiring = acquire(&self.client, self.checked()?, &terms);
+        let acquiring = pin!(acquire(&self.client, self.checked()?, &terms));
         Ok(self.client.inside(acquiring).await?.ok())
     }
 
@@ -105,12 +106,11 @@ impl Lock {
     /// Dropping the future leaks nothing: neither a lock nor a place in line.
     pub async fn acquire(&self) -> Result<Lease> {
         let name = self.checked()?;
-        let asked = self.client.now();
-        let acquiring = acquire(&self.client, name.clone(), &self.terms);
+        let acquiring = pin!(acquire(&self.client, name.clone(), &self.terms));
         match self.client.inside(acquiring).await? {
             Ok(lease) => Ok(lease),
-            Err(by) => {
-                let error = Error::held(by, asked.until(self.client.now()));
+            Err(Unavailable { by, waited }) => {
+                let error = Error::held(by, waited);
                 let store = self.client.context.backend.guarantees().store;
                 Err(error.on_store(store).during(Operation::Acquire, Some(&name)))
             }

@@ -7,7 +7,7 @@ use crate::backend::{Backend, Finding, LockInfo};
 use crate::client::Client;
 use crate::connect::Connect;
 use crate::error::{Error, Operation, Result};
-use crate::event::{EventKind, Events};
+use crate::event::{EventKind, Events, Subject};
 use crate::guarantees::Guarantees;
 use crate::lock::Lock;
 use crate::loss::Forced;
@@ -120,7 +120,10 @@ impl Locks {
         let ended = self.client.inside(self.client.context.ask(asking)).await;
         let ended = ended.map_err(|error| error.during(Operation::ForceRelease, Some(&name)))?;
         if ended.is_some() {
-            self.client.context.announce(&name, None, EventKind::Forced(forced));
+            let context = &self.client.context;
+            let class = context.meter.class_of(&name);
+            let subject = Subject { name: &name, owner: None, class };
+            context.announce(subject, self.client.now(), EventKind::Forced(forced));
         }
         Ok(ended)
     }

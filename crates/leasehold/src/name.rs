@@ -1,7 +1,10 @@
 //! The name of a lock: what every store can keep, checked once, here.
 
+use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::sync::{Arc, LazyLock};
 
 /// The longest name, in bytes, that every store can keep.
 pub const MAX_NAME_BYTES: usize = 255;
@@ -9,8 +12,39 @@ pub const MAX_NAME_BYTES: usize = 255;
 /// The name of a lock. Cheap to clone.
 ///
 /// Not empty, at most [`MAX_NAME_BYTES`] bytes, no control characters.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(Arc<str>);
+#[derive(Clone, PartialEq, Eq)]
+pub struct Name {
+    /// Of the text, made once: a name is looked up many times in its life.
+    hash: u64,
+    text: Arc<str>,
+}
+
+/// With keys of this process: who chooses names cannot choose where they collide.
+static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// A map from names, by the hash that each of them brings along.
+pub(crate) type NameMap<V> = HashMap<Name, V, BuildHasherDefault<Brought>>;
+
+/// The hash that a name brings along.
+#[derive(Debug, Default)]
+pub(crate) struct Brought(u64);
+
+impl Hasher for Brought {
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    /// Not for names; right all the same.
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 impl Name {
     /// Checks and keeps a name.
@@ -29,30 +63,48 @@ impl Name {
         if let Some(found) = name.chars().find(|c| c.is_control()) {
             return Err(InvalidName::ControlCharacter { found });
         }
-        Ok(Self(name.into()))
+        Ok(Self { hash: HASHES.hash_one(name), text: name.into() })
     }
 
     /// The name as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.text.cmp(&other.text)
+    }
+}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
 impl fmt::Debug for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        fmt::Debug::fmt(&self.text, f)
     }
 }
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
 impl AsRef<str> for Name {
     fn as_ref(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 
@@ -89,6 +141,15 @@ mod tests {
         for name in ["a", "inventory:item42", "jobs/{42}/x", "größe 日本", &"x".repeat(255)] {
             assert_eq!(Name::new(name).unwrap().as_str(), name);
         }
+    }
+
+    #[test]
+    fn is_found_by_another_of_the_same_text_and_sorted_by_it() {
+        let name = |text: &str| Name::new(text).unwrap();
+        let map: NameMap<u32> = (0..1000).map(|i| (name(&format!("x:{i}")), i)).collect();
+        assert_eq!(map.get(&name("x:42")), Some(&42));
+        assert_eq!(map.get(&name("y:42")), None);
+        assert!(name("a") < name("b") && name("b") < name("ba"));
     }
 
     #[test]

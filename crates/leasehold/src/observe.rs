@@ -3,7 +3,7 @@
 //! tells.
 
 pub(crate) use log::log;
-pub(crate) use meter::Meter;
+pub(crate) use meter::{ClassId, Meter};
 pub use stall::Stall;
 pub(crate) use stall::StallWatch;
 

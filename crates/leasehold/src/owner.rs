@@ -7,28 +7,28 @@ use std::str::FromStr;
 ///
 /// It prints as 32 hexadecimal digits and parses from them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Owner(u128);
+pub struct Owner([u8; 16]);
 
 impl Owner {
     /// A fresh owner, for one acquisition.
     pub fn random() -> Self {
-        Self(rand::random())
+        Self(rand::random::<u128>().to_be_bytes())
     }
 
     /// Its 16 bytes, in the order in which they print.
     pub fn to_bytes(self) -> [u8; 16] {
-        self.0.to_be_bytes()
+        self.0
     }
 
     /// The owner of these 16 bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
-        Self(u128::from_be_bytes(bytes))
+        Self(bytes)
     }
 }
 
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
     }
 }
 
@@ -42,7 +42,7 @@ impl FromStr for Owner {
     type Err = std::num::ParseIntError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        u128::from_str_radix(text, 16).map(Self)
+        u128::from_str_radix(text, 16).map(|number| Self(number.to_be_bytes()))
     }
 }
 

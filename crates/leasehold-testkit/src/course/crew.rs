@@ -1,11 +1,12 @@
 //! The workers of a run: processes of their own, or threads where the store does not
 //! reach beyond a process.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc as threads;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Pid;
 use tokio::sync::mpsc;
 
+use super::halt::{self, Line, Said};
 use super::stall;
 use super::worker::{Orders, work};
 use crate::history::recorder::Recorder;
@@ -20,14 +22,14 @@ use crate::history::recorder::Recorder;
 /// The hidden mode of the driver in which it is a worker.
 pub const WORKER: &str = "--worker";
 
-/// How long workers may take to finish what they are at.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long workers may take to finish what they are at: a thousand in line all have their turn.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// One worker.
 #[derive(Debug)]
 pub enum Member {
-    /// A process.
-    Process(Child),
+    /// A process, and what it hears its orders from.
+    Process(Child, Option<ChildStdin>),
     /// A thread.
     Thread(Thread),
 }
@@ -37,28 +39,44 @@ pub enum Member {
 pub struct Thread {
     handle: thread::JoinHandle<Result<()>>,
     stop: Arc<AtomicBool>,
-    blocks: mpsc::UnboundedSender<std::sync::mpsc::Receiver<()>>,
-    blocked: Option<std::sync::mpsc::Sender<()>>,
+    go: Option<threads::Sender<()>>,
+    blocks: mpsc::UnboundedSender<threads::Receiver<()>>,
+    blocked: Option<threads::Sender<()>>,
 }
 
 impl Member {
-    /// Starts a process that works as `id`.
-    pub fn process(program: &Path, id: &str, orders: &Orders) -> Result<Self> {
+    /// Starts a process that works as `id`, which `told` hears from.
+    pub fn process(
+        program: &Path,
+        id: &str,
+        orders: &Orders,
+        told: impl Fn(Said) + Send + 'static,
+    ) -> Result<Self> {
         let orders = serde_json::to_string(orders)?;
         let mut command = Command::new(program);
-        command.args([WORKER, id, &orders]).stdin(Stdio::piped());
-        Ok(Self::Process(command.spawn().context("a worker starts")?))
+        command.args([WORKER, id, &orders]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("a worker starts")?;
+        let (orders, says) = (child.stdin.take(), child.stdout.take().expect("piped"));
+        thread::spawn(move || {
+            let lines = BufReader::new(says).lines().map_while(std::io::Result::ok);
+            // What we do not understand is not for us.
+            lines.filter_map(|line| halt::read(&line).ok()).for_each(told);
+        });
+        Ok(Self::Process(child, orders))
     }
 
-    /// Starts a thread that works as `id`.
-    pub fn thread(id: &str, orders: Orders) -> Result<Self> {
+    /// Starts a thread that works as `id`, which `told` hears from.
+    pub fn thread(id: &str, orders: Orders, told: impl Fn(Said) + Send + 'static) -> Result<Self> {
         let recorder = Recorder::create(&orders.folder, id)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (blocks, mut blocking) = mpsc::unbounded_channel::<std::sync::mpsc::Receiver<()>>();
+        let (blocks, mut blocking) = mpsc::unbounded_channel::<threads::Receiver<()>>();
+        let (go, going) = threads::channel();
+        let line = Line { tell: Box::new(told), go: going };
         let stopping = stop.clone();
         let handle = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let watch = stall::watch(recorder.clone(), stopping.clone());
+            let over = Arc::new(AtomicBool::new(false));
+            let watch = stall::watch(recorder.clone(), over.clone());
             let ended = runtime.block_on(async {
                 // Blocks the whole thread, with all its timers, wherever its tasks stand.
                 tokio::spawn(async move {
@@ -66,35 +84,50 @@ impl Member {
                         let _ = until.recv();
                     }
                 });
-                work(orders, recorder, stopping).await
+                work(orders, recorder, stopping, line).await
             });
+            over.store(true, Ordering::Relaxed);
             watch.join().expect("it does not panic");
             ended
         });
-        Ok(Self::Thread(Thread { handle, stop, blocks, blocked: None }))
+        Ok(Self::Thread(Thread { handle, stop, go: Some(go), blocks, blocked: None }))
     }
 
     /// Its process.
     pub fn pid(&self) -> Option<Pid> {
         match self {
-            Self::Process(child) => Some(Pid::from_child(child)),
+            Self::Process(child, _) => Some(Pid::from_child(child)),
             Self::Thread(_) => None,
         }
     }
 
     /// Kills its process and waits for its end.
     pub fn kill(&mut self) -> Result<()> {
-        let Self::Process(child) = self else { bail!("a thread cannot be killed") };
+        let Self::Process(child, _) = self else { bail!("a thread cannot be killed") };
         child.kill()?;
         child.wait()?;
         Ok(())
     }
 
-    /// Asks it to stop.
+    /// Lets it go on after a halt.
+    pub fn go_on(&mut self) {
+        // Fails only if it is gone.
+        match self {
+            Self::Process(_, Some(orders)) => drop(orders.write_all(b"\n")),
+            Self::Thread(Thread { go: Some(go), .. }) => drop(go.send(())),
+            _ => {}
+        }
+    }
+
+    /// Asks it to stop, also if it halts just now.
     pub fn dismiss(&mut self) {
         match self {
-            Self::Process(child) => drop(child.stdin.take()),
-            Self::Thread(thread) => thread.stop.store(true, Ordering::Relaxed),
+            Self::Process(_, orders) => drop(orders.take()),
+            Self::Thread(thread) => {
+                thread.stop.store(true, Ordering::Relaxed);
+                thread.go = None;
+                thread.blocked = None;
+            }
         }
     }
 
@@ -102,7 +135,7 @@ impl Member {
     pub fn join(self) -> Result<()> {
         let began = Instant::now();
         match self {
-            Self::Process(mut child) => loop {
+            Self::Process(mut child, _) => loop {
                 if let Some(status) = child.try_wait()? {
                     ensure!(status.success(), "a worker ended with {status}");
                     return Ok(());
@@ -122,7 +155,7 @@ impl Member {
 impl Thread {
     /// Keeps it from running.
     pub fn block(&mut self) {
-        let (blocked, until) = std::sync::mpsc::channel();
+        let (blocked, until) = threads::channel();
         // Fails only if it is gone already.
         let _ = self.blocks.send(until);
         self.blocked = Some(blocked);
@@ -140,15 +173,20 @@ pub fn be_worker(id: &str, orders: &str) -> Result<()> {
     let recorder = Recorder::create(&PathBuf::from(&orders.folder), id)?;
     let stop = Arc::new(AtomicBool::new(false));
     let told = stop.clone();
+    let (go, going) = threads::channel();
     thread::spawn(move || {
+        for _ in std::io::stdin().lines().map_while(std::io::Result::ok) {
+            let _ = go.send(());
+        }
         // Also closed when the driver dies: no worker is left behind.
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
         told.store(true, Ordering::Relaxed);
     });
-    let watch = stall::watch(recorder.clone(), stop.clone());
+    // To the very end: what is under way when the worker is told to stop is judged, too.
+    let over = Arc::new(AtomicBool::new(false));
+    let watch = stall::watch(recorder.clone(), over.clone());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(work(orders, recorder, stop.clone()));
-    stop.store(true, Ordering::Relaxed);
+    let ended = runtime.block_on(work(orders, recorder, stop, Line::over_stdout(going)));
+    over.store(true, Ordering::Relaxed);
     watch.join().expect("it does not panic");
     ended
 }

@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use super::fault::{Fault, Place};
+use super::fault::{self, Fault};
+use super::halt::{Halts, Place};
 use super::schedule::Rhythm;
 
 /// The shape of a run. A stage may change what is usual.
@@ -26,10 +27,15 @@ pub struct Plan {
     pub long: u32,
     /// They only ever wait in line, so that most of their time is spent there.
     pub only_queues: bool,
-    /// Of how many one is chosen for a strike: workers, or servers.
+    /// Of how many one is chosen for a strike: the first of the workers, or servers.
     pub slots: usize,
-    /// When it strikes; `None` if the load alone is the fault.
+    /// When it strikes; `None` if there are only halts, or the load alone is the fault.
     pub rhythm: Option<Rhythm>,
+    /// How many halt by themselves: the last of the workers. Never all, so that
+    /// somebody is there to take the locks of those that are stopped.
+    pub halters: usize,
+    /// Where and for how long these halt.
+    pub halts: Option<Halts>,
 }
 
 impl Plan {
@@ -45,30 +51,49 @@ impl Plan {
             workers,
             clients: if waiters { 1_000 } else { 1 },
             locks: if waiters { 1 } else { 4 },
-            // A thousand in line must not lapse while this one process is busy.
-            ttl: if waiters { ttl.max(Duration::from_secs(5)) } else { ttl },
+            // A thousand in line must not lapse while this one process is busy with them.
+            ttl: if waiters { ttl.max(Duration::from_secs(30)) } else { ttl },
             gap: if waiters { Duration::ZERO } else { Duration::from_millis(2) },
             // One that is cut off is only late if it holds on for long.
             long: if fault == Fault::Partition { 60 } else { 3 },
             only_queues: matches!(fault, Fault::Queue | Fault::Waiters),
-            slots: if fault.place() == Place::Stage { 1 } else { workers },
+            slots: match fault {
+                Fault::Queue => 4,
+                _ if fault.place() == fault::Place::Stage => 1,
+                _ => workers,
+            },
             rhythm: rhythm(fault, ttl),
+            halters: 4,
+            halts: halts(fault, ttl),
         }
     }
+}
+
+fn halts(fault: Fault, ttl: Duration) -> Option<Halts> {
+    use Place::{Answered, Asking, Believed, Called, Queued, Write};
+    let (shortest, places) = match fault {
+        Fault::Pause | Fault::Freeze => (ttl * 2, vec![(Write, 25)]),
+        // More than half of them between reading and writing, for the control to show anything.
+        Fault::Queue => {
+            let steps = [Asking, Answered, Queued, Called, Believed].map(|step| (step, 80));
+            (ttl, [(Write, 8)].into_iter().chain(steps).collect())
+        }
+        _ => return None,
+    };
+    Some(Halts { shortest, longest: ttl * 5, places })
 }
 
 fn rhythm(fault: Fault, ttl: Duration) -> Option<Rhythm> {
     let rhythm = |every, shortest, longest| Some(Rhythm { every, shortest, longest });
     match fault {
-        Fault::Pause | Fault::Freeze => rhythm(ttl.mul_f64(1.2), ttl * 2, ttl * 5),
-        Fault::Queue => rhythm(ttl.mul_f64(0.9), ttl / 60, ttl * 5),
+        Fault::Queue => rhythm(ttl.mul_f64(1.5), ttl / 60, ttl * 5),
         Fault::Partition => rhythm(ttl.mul_f64(1.2), ttl / 2, ttl * 5),
         Fault::Network => rhythm(ttl / 2, ttl / 30, ttl * 2),
         Fault::Clock => rhythm(ttl * 3, ttl / 2, ttl * 4),
         Fault::Amnesia | Fault::Restart | Fault::Leader => rhythm(ttl * 6, ttl / 30, ttl * 3),
         Fault::Kill => rhythm(ttl / 3, ttl / 300, ttl / 6),
         Fault::Disk => rhythm(ttl * 5, ttl / 6, ttl * 2),
-        Fault::Waiters => None,
+        Fault::Pause | Fault::Freeze | Fault::Waiters => None,
     }
 }
 
@@ -77,11 +102,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn most_workers_run_at_any_time_whatever_the_ttl() {
+    fn some_workers_always_run_whatever_the_ttl() {
         for ttl in [300, 2_000, 10_000].map(Duration::from_millis) {
             for fault in Fault::ALL.into_iter().filter(|fault| fault.pauses()) {
                 let plan = Plan::usual(fault, ttl);
-                let rhythm = plan.rhythm.expect("pauses are struck");
+                let struck = plan.rhythm.map_or(0, |_| plan.slots) + plan.halters;
+                assert!(struck < plan.workers, "{fault:?} {ttl:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn most_workers_are_in_touch_whatever_the_ttl() {
+        for ttl in [300, 2_000, 10_000].map(Duration::from_millis) {
+            for fault in [Fault::Partition, Fault::Network, Fault::Kill] {
+                let plan = Plan::usual(fault, ttl);
+                let rhythm = plan.rhythm.expect("it strikes");
                 let struck = (rhythm.shortest + rhythm.longest).div_duration_f64(rhythm.every * 2);
                 assert!(struck < plan.workers as f64 / 2.0, "{fault:?} {ttl:?}: {struck}");
             }

@@ -5,6 +5,78 @@
 //! long as a run: it has the servers ([`Server`](crate::faults::server::Server)), says how to
 //! connect to them, and does to them what only it can do. Workers, and the way between them and the
 //! servers, are struck by the course itself.
+//!
+//! ```
+//! use std::net::SocketAddr;
+//! use std::path::Path;
+//! use std::process::Command;
+//!
+//! use anyhow::Result;
+//! use leasehold_testkit::course::fault::Fault;
+//! use leasehold_testkit::course::schedule::Strike;
+//! use leasehold_testkit::course::stage::{Stage, Store, servers};
+//! use leasehold_testkit::faults::server::{Data, Server};
+//!
+//! #[derive(Debug)]
+//! struct Redis;
+//!
+//! impl Store for Redis {
+//!     fn name(&self) -> &'static str {
+//!         "redis"
+//!     }
+//!
+//!     fn does_not_apply(&self, fault: Fault) -> Option<&'static str> {
+//!         match fault {
+//!             Fault::Disk => Some("it runs in memory"),
+//!             Fault::Leader => Some("there is no cluster"),
+//!             _ => None,
+//!         }
+//!     }
+//!
+//!     fn does_not_promise(&self, fault: Fault) -> &'static [(&'static str, &'static str)] {
+//!         match fault {
+//!             Fault::Amnesia => &[("X", "locks are lost with the data")],
+//!             _ => &[],
+//!         }
+//!     }
+//!
+//!     fn set(&self, folder: &Path, fault: Fault) -> Result<Box<dyn Stage>> {
+//!         let make = |data: &Path, addr: SocketAddr| {
+//!             let mut command = Command::new("redis-server");
+//!             command.args(["--port", &addr.port().to_string(), "--appendonly", "yes"]);
+//!             command.args(["--appendfsync", "always", "--dir"]).arg(data);
+//!             command
+//!         };
+//!         let mut server = Server::new(&folder.join("redis"), make)?;
+//!         if fault == Fault::Clock {
+//!             server = server.with_clock()?;
+//!         }
+//!         server.start(Data::Kept)?;
+//!         Ok(Box::new(OneServer(server)))
+//!     }
+//! }
+//!
+//! #[derive(Debug)]
+//! struct OneServer(Server);
+//!
+//! impl Stage for OneServer {
+//!     fn servers(&self) -> Vec<SocketAddr> {
+//!         vec![self.0.addr()]
+//!     }
+//!
+//!     fn url(&self, servers: &[SocketAddr]) -> String {
+//!         format!("redis://{}", servers[0])
+//!     }
+//!
+//!     fn inject(&mut self, fault: Fault, strike: &Strike) -> Result<()> {
+//!         servers::inject(&mut self.0, fault, strike)
+//!     }
+//!
+//!     fn heal(&mut self, fault: Fault, strike: &Strike) -> Result<()> {
+//!         servers::heal(&mut self.0, fault, strike)
+//!     }
+//! }
+//! ```
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -19,11 +91,18 @@ use super::schedule::Strike;
 
 mod memory;
 mod postgres;
+mod redis;
+pub mod servers;
 mod sqlite;
 
 /// All stores that are measured.
-pub const ALL: &[&dyn Store] =
-    &[&memory::Memory, &sqlite::Sqlite, &postgres::Mode::Lease, &postgres::Mode::Session];
+pub const ALL: &[&dyn Store] = &[
+    &memory::Memory,
+    &sqlite::Sqlite,
+    &redis::Redis,
+    &postgres::Mode::Lease,
+    &postgres::Mode::Session,
+];
 
 /// The store of this name.
 pub fn named(name: &str) -> Option<&'static dyn Store> {

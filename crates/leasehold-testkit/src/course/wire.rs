@@ -85,3 +85,57 @@ fn disturb(proxy: &Proxy, strike: &Strike, rng: &mut Rng) {
         _ => proxy.hold_request(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::thread;
+
+    use super::*;
+
+    /// A server that sends back what it hears.
+    fn echo() -> SocketAddr {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let addr = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                thread::spawn(move || {
+                    let mut byte = [0];
+                    while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {}
+                });
+            }
+        });
+        addr
+    }
+
+    fn answers(stream: &mut TcpStream, wait: Duration) -> bool {
+        stream.set_read_timeout(Some(wait)).unwrap();
+        match stream.read_exact(&mut [0]) {
+            Ok(()) => true,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn one_worker_is_cut_off_and_the_other_is_not() {
+        let wires = Wires::lay(2, &[echo()]).unwrap();
+        let connect = |slot: usize| TcpStream::connect(wires.of(slot)[0]).unwrap();
+        let (mut struck, mut spared) = (connect(0), connect(1));
+        let long = Duration::from_secs(30);
+        for draw in 0..8 {
+            let strike = Strike { at: Duration::ZERO, slot: 0, lasts: Duration::ZERO, draw };
+            wires.inject(Fault::Partition, &strike);
+            struck.write_all(&[1]).unwrap();
+            spared.write_all(&[1]).unwrap();
+            assert!(answers(&mut spared, long));
+            assert!(!answers(&mut struck, Duration::from_millis(50)), "draw {draw}");
+            wires.heal(&strike);
+            assert!(answers(&mut struck, long), "it comes late");
+        }
+    }
+}

@@ -12,7 +12,8 @@ use leasehold::failpoint::{Failpoints, Point};
 use leasehold::{Error, EventKind, Lease, LeaseState, Lock, Locks};
 use serde::{Deserialize, Serialize};
 
-use crate::history::event::{Register, What};
+use super::halt::{Halter, Halts, Line, Place};
+use crate::history::event::{Asked, Register, What};
 use crate::history::recorder::Recorder;
 use crate::registers::fenced::Written;
 use crate::registers::{Fenced, Unfenced};
@@ -36,6 +37,8 @@ pub struct Orders {
     pub long: u32,
     /// Only ever waits in line, so that most of its time is spent there.
     pub only_queues: bool,
+    /// Where it halts by itself.
+    pub halts: Option<Halts>,
     /// Its library is wrong on purpose: it does not heed deadlines.
     pub heedless: bool,
     /// Its randomness.
@@ -43,9 +46,15 @@ pub struct Orders {
 }
 
 /// Works until told to stop.
-pub async fn work(orders: Orders, recorder: Recorder, stop: Arc<AtomicBool>) -> Result<()> {
+pub async fn work(
+    orders: Orders,
+    recorder: Recorder,
+    stop: Arc<AtomicBool>,
+    line: Line,
+) -> Result<()> {
     recorder.note("", What::Start { pid: std::process::id() });
-    let mut clients = tokio::task::JoinSet::new();
+    let halter = Halter::new(orders.halts.clone(), orders.seed, recorder.clone(), line);
+    let mut workers = Vec::new();
     for number in 0..orders.clients {
         let recorder = match orders.clients {
             1 => recorder.clone(),
@@ -53,12 +62,18 @@ pub async fn work(orders: Orders, recorder: Recorder, stop: Arc<AtomicBool>) -> 
         };
         let seed = orders.seed.wrapping_mul(1_000_003).wrapping_add(number as u64);
         let worker = Worker {
-            locks: connect(&orders, &stop).await?,
+            locks: connect(&orders, &stop, &halter).await?,
             registers: Registers::open_all(&orders.folder, orders.locks)?,
             rng: Rng::with_seed(seed),
             orders: orders.clone(),
             recorder,
+            halter: halter.clone(),
         };
+        workers.push(worker);
+    }
+    halter.ready();
+    let mut clients = tokio::task::JoinSet::new();
+    for worker in workers {
         clients.spawn(worker.until(stop.clone()));
     }
     while let Some(ended) = clients.join_next().await {
@@ -69,8 +84,12 @@ pub async fn work(orders: Orders, recorder: Recorder, stop: Arc<AtomicBool>) -> 
 }
 
 /// A store that is full or busy for a moment is tried again.
-async fn connect(orders: &Orders, stop: &AtomicBool) -> Result<Locks> {
+async fn connect(orders: &Orders, stop: &AtomicBool, halter: &Halter) -> Result<Locks> {
     let failpoints = Failpoints::default();
+    if orders.halts.is_some() {
+        let halter = halter.clone();
+        failpoints.at_each_step(move |step| halter.reach(step.into()));
+    }
     if orders.heedless {
         let points = [Point::FireLoss, Point::CompareOnCall, Point::StopWorkOnLoss];
         points.into_iter().for_each(|point| failpoints.sabotage(point));
@@ -125,6 +144,7 @@ struct Worker {
     rng: Rng,
     orders: Orders,
     recorder: Recorder,
+    halter: Halter,
 }
 
 impl Worker {
@@ -162,11 +182,13 @@ impl Worker {
             Way::Queue => "queue".to_owned(),
             way => format!("{way:?}").to_lowercase(),
         };
+        self.halter.turn();
         self.recorder.note(&name, What::AcquireAsked { how });
         let hand = Hand {
             name: &name,
             recorder: &self.recorder,
             registers: &self.registers[number],
+            halter: &self.halter,
             // A thousand clients with a reader of events each would be a gigabyte.
             locks: (self.orders.clients == 1).then_some(&self.locks),
         };
@@ -203,6 +225,7 @@ struct Hand<'a> {
     name: &'a str,
     recorder: &'a Recorder,
     registers: &'a Registers,
+    halter: &'a Halter,
     /// Whose events tell of renewals.
     locks: Option<&'a Locks>,
 }
@@ -235,6 +258,14 @@ impl Hand<'_> {
             done = step => done.expect("registers work"),
         }
         self.look(&lease);
+        if by_hand || self.halter.halted() {
+            // Watched as well: a store that is cut off takes its time to answer.
+            tokio::select! {
+                biased;
+                () = self.watch(&lease) => unreachable!("watches for ever"),
+                () = self.ask_again(&lease) => {}
+            }
+        }
         self.note(What::ReleaseAsked { token });
         match lease.release().await {
             Ok(()) => self.note(What::Released { token }),
@@ -245,12 +276,30 @@ impl Hand<'_> {
 
     /// What the guard says of itself: one that slept past its deadline must know it by now.
     fn look(&self, lease: &Lease) {
-        let checked = self.recorder.now();
-        if let LeaseState::Lost(_) = lease.state() {
-            return self.note_loss(lease);
+        let (deadline, checked) = (lease.deadline().as_nanos(), self.recorder.now());
+        match lease.state() {
+            LeaseState::Lost(_) => self.note_loss(lease),
+            _ => self.note_kept(lease, Asked::State, deadline, checked),
         }
-        let (token, deadline) = (lease.token().get(), lease.deadline().as_nanos());
-        self.note(What::StateHeld { token, deadline, checked });
+    }
+
+    /// The same by a checkpoint, and by asking the store.
+    async fn ask_again(&self, lease: &Lease) {
+        let (deadline, checked) = (lease.deadline().as_nanos(), self.recorder.now());
+        match lease.checkpoint().await {
+            Ok(_) => self.note_kept(lease, Asked::Checkpoint, deadline, checked),
+            Err(_) => self.look(lease),
+        }
+        let (deadline, checked) = (lease.deadline().as_nanos(), self.recorder.now());
+        match lease.verify().await {
+            Ok(_) => self.note_kept(lease, Asked::Verify, deadline, checked),
+            Err(_) => self.look(lease),
+        }
+    }
+
+    /// The guard said yes. What counts is the deadline it knew when it was asked.
+    fn note_kept(&self, lease: &Lease, asked: Asked, deadline: u64, checked: u64) {
+        self.note(What::Kept { asked, token: lease.token().get(), deadline, checked });
     }
 
     /// Without renewal, until the guard says that it is over: the loss of a process that
@@ -278,7 +327,12 @@ impl Hand<'_> {
             .await;
         match (outcome, taken.into_inner()) {
             (Ok(()), Some(lease)) => self.note(What::Released { token: lease.token().get() }),
-            (Err(error), Some(lease)) if error.loss().is_some() => self.note_loss(&lease),
+            (Err(error), Some(lease)) if error.loss().is_some() => {
+                self.note_loss(&lease);
+                // The scope stopped its work; a guard that was kept must say the same.
+                self.look(&lease);
+                self.ask_again(&lease).await;
+            }
             (Err(error), Some(lease)) => {
                 let (token, why) = (lease.token().get(), error.to_string());
                 self.note(What::ReleaseFailed { token, why });
@@ -337,9 +391,14 @@ impl Hand<'_> {
             self.note(What::WriteAsked { register, token, deadline, checked });
         }
         let value = self.registers.unfenced.read()? + 1;
-        tokio::time::sleep(gap).await;
-        if scope {
-            self.note(What::Polled { token, deadline: lease.deadline().as_nanos() });
+        for half in 0..2 {
+            tokio::time::sleep(gap / 2).await;
+            if scope {
+                self.note(What::Polled { token, deadline: lease.deadline().as_nanos() });
+            }
+            if half == 0 {
+                self.halter.reach(Place::Write);
+            }
         }
         self.registers.unfenced.write(value)?;
         let register = Register::Unfenced;

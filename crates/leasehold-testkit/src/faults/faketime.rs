@@ -32,8 +32,27 @@ impl FakeTime {
 
     /// Makes a command's process see this clock. Only the wall clock: waiting and timers stay true.
     pub fn apply(&self, command: &mut Command) {
-        command.env("LD_PRELOAD", self.library).env("FAKETIME_TIMESTAMP_FILE", &self.file);
-        command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        command.envs(self.variables());
+    }
+
+    /// What runs a program so that it sees this clock: words to put in front of it.
+    pub fn wrapper(&self) -> Vec<String> {
+        let variables = self.variables().map(|(name, value)| format!("{name}={value}"));
+        std::iter::once("env".to_owned()).chain(variables).collect()
+    }
+
+    fn variables(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let file = self.file.display().to_string();
+        let truly = || "1".to_owned();
+        [
+            // The C library's own allocator goes before others: jemalloc, which Redis uses, asks for
+            // the time while the faked clock is still being set up, and both wait for ever.
+            ("LD_PRELOAD", format!("{}:libc.so.6", self.library)),
+            ("FAKETIME_TIMESTAMP_FILE", file),
+            ("FAKETIME_NO_CACHE", truly()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", truly()),
+        ]
+        .into_iter()
     }
 
     /// Sets it this many seconds ahead of the true one, or behind it.

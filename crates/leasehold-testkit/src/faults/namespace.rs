@@ -1,5 +1,5 @@
 //! Network namespaces: a client or server with a network of its own, which can be cut off
-//! both ways. Needs root and the `ip` command.
+//! both ways or one way. Needs root and the commands `ip` and `nft`.
 
 use std::process::Command;
 
@@ -56,9 +56,32 @@ impl Namespace {
         ip(&format!("link set {} down", self.link))
     }
 
+    /// Drops what comes in: what runs inside is heard, but hears nothing.
+    pub fn deafen(&self) -> Result<()> {
+        self.drop_at("input")
+    }
+
+    /// Drops what goes out: what runs inside hears, but is not heard.
+    pub fn mute(&self) -> Result<()> {
+        self.drop_at("output")
+    }
+
+    fn drop_at(&self, hook: &str) -> Result<()> {
+        self.nft("add table inet cut")?;
+        let chain = format!("{{ type filter hook {hook} priority 0 ; policy drop ; }}");
+        self.nft(&format!("add chain inet cut {hook} {chain}"))
+    }
+
     /// Joins it again.
     pub fn join(&self) -> Result<()> {
+        // Added first, so that deleting it cannot fail when it was not there.
+        self.nft("add table inet cut")?;
+        self.nft("delete table inet cut")?;
         ip(&format!("link set {} up", self.link))
+    }
+
+    fn nft(&self, arguments: &str) -> Result<()> {
+        ip(&format!("netns exec {} nft {arguments}", self.name))
     }
 }
 
@@ -79,28 +102,61 @@ fn ip(arguments: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{SocketAddr, TcpListener, TcpStream};
+    use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
     use std::time::Duration;
 
     use super::*;
+
+    /// Whether a connection to this address from inside comes about in time.
+    fn probe(namespace: &Namespace, address: SocketAddr, wait: &str) -> bool {
+        let script = format!("exec 3<>/dev/tcp/{}/{}", address.ip(), address.port());
+        let mut command = namespace.command("timeout");
+        command.args([wait, "bash", "-c", &script]).output().unwrap().status.success()
+    }
 
     #[test]
     fn what_is_cut_off_is_out_of_reach_until_it_is_joined() {
         let namespace = Namespace::create(17).expect("root may make namespaces");
         let listener = TcpListener::bind((namespace.outside(), 0)).unwrap();
-        let address: SocketAddr = listener.local_addr().unwrap();
-        let probe = |wait: &str| {
-            let script = format!("exec 3<>/dev/tcp/{}/{}", address.ip(), address.port());
-            let mut command = namespace.command("timeout");
-            command.args([wait, "bash", "-c", &script]).output().unwrap().status.success()
-        };
-        assert!(probe("5"));
+        let address = listener.local_addr().unwrap();
+        assert!(probe(&namespace, address, "30"));
         namespace.cut().unwrap();
-        assert!(!probe("0.3"));
+        assert!(!probe(&namespace, address, "0.3"));
         namespace.join().unwrap();
-        assert!(probe("5"));
+        assert!(probe(&namespace, address, "30"));
         drop(listener);
         let gone = TcpStream::connect_timeout(&address, Duration::from_secs(1));
         assert!(gone.is_err());
+    }
+
+    /// What was sent from inside so far, as it arrived outside.
+    fn heard(socket: &UdpSocket, wait: Duration) -> Option<SocketAddr> {
+        socket.set_read_timeout(Some(wait)).unwrap();
+        socket.recv_from(&mut [0; 8]).ok().map(|(_, from)| from)
+    }
+
+    fn say(namespace: &Namespace, address: SocketAddr) {
+        let script = format!("echo hello >/dev/udp/{}/{}", address.ip(), address.port());
+        namespace.command("bash").args(["-c", &script]).output().unwrap();
+    }
+
+    #[test]
+    fn the_deaf_are_heard_and_the_mute_are_not() {
+        let namespace = Namespace::create(18).expect("root may make namespaces");
+        let listener = TcpListener::bind((namespace.outside(), 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let outside = UdpSocket::bind((namespace.outside(), 0)).unwrap();
+        let ear = outside.local_addr().unwrap();
+        assert!(probe(&namespace, address, "30"), "in touch, and neighbours know each other");
+        namespace.deafen().unwrap();
+        assert!(!probe(&namespace, address, "0.3"), "the handshake's answer is dropped");
+        say(&namespace, ear);
+        assert!(heard(&outside, Duration::from_secs(30)).is_some());
+        namespace.join().unwrap();
+        namespace.mute().unwrap();
+        say(&namespace, ear);
+        assert!(heard(&outside, Duration::from_millis(300)).is_none());
+        namespace.join().unwrap();
+        assert!(probe(&namespace, address, "30"));
     }
 }

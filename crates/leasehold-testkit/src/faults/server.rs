@@ -182,27 +182,30 @@ mod tests {
         command
     }
 
-    fn tell(server: &Server, line: &str) -> String {
-        let mut stream = TcpStream::connect(server.addr()).unwrap();
-        stream.write_all(format!("{line}\r\n").as_bytes()).unwrap();
+    fn tell(addr: SocketAddr, line: &str) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(addr)?;
+        stream.write_all(format!("{line}\r\n").as_bytes())?;
         let mut answer = [0; 32];
-        let length = stream.read(&mut answer).unwrap();
-        String::from_utf8_lossy(&answer[..length]).trim().to_owned()
+        let length = stream.read(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer[..length]).trim().to_owned())
     }
 
     #[test]
     fn it_comes_back_with_its_data_or_without() {
         let folder = tempfile::tempdir().unwrap();
-        let mut server = Server::new(folder.path(), redis).unwrap();
+        let server = Server::new(folder.path(), redis).unwrap();
+        // It takes connections while it still reads its data.
+        let mut server =
+            server.ready_when(|addr| tell(addr, "PING").is_ok_and(|answer| answer == "+PONG"));
         server.start(Data::Kept).unwrap();
-        assert_eq!(tell(&server, "INCR count"), ":1");
+        assert_eq!(tell(server.addr(), "INCR count").unwrap(), ":1");
         server.kill().unwrap();
         assert!(TcpStream::connect(server.addr()).is_err());
         server.start(Data::Kept).unwrap();
-        assert_eq!(tell(&server, "INCR count"), ":2");
+        assert_eq!(tell(server.addr(), "INCR count").unwrap(), ":2");
         server.kill().unwrap();
         server.start(Data::Lost).unwrap();
-        assert_eq!(tell(&server, "INCR count"), ":1");
+        assert_eq!(tell(server.addr(), "INCR count").unwrap(), ":1");
     }
 
     #[test]

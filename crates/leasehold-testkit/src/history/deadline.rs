@@ -2,13 +2,13 @@
 //!
 //! 1. Unless it was released before, the loss is seen by the deadline, give or take
 //!    [`SLACK`] of time in which the process ran.
-//! 2. No checkpoint that was begun after the deadline lets a write through, and `state()`
-//!    does not say that it is held. There is no slack: whatever pauses the process, the guard looks at the clock on every call.
+//! 2. No checkpoint that was begun after the deadline lets a write through, and neither `state()`
+//!    nor `checkpoint()` nor `verify()` says then that it is held. There is no slack: whatever pauses the process, the guard looks at the clock on every call.
 //! 3. The work of a `run()` is not polled after the deadline. Between the look at the clock and the
 //!    work's own there are microseconds, for which [`POLL`] is allowed.
 
 use super::Violation;
-use super::event::{Event, What, process};
+use super::event::{Asked, Event, What, process};
 use super::lease::LeaseRecord;
 use super::windows::Windows;
 
@@ -45,8 +45,13 @@ fn late_step(event: &Event) -> Option<Violation> {
         What::WriteAsked { token, deadline, checked, .. } => {
             (token, *checked, *deadline, "a checkpoint let a write through")
         }
-        What::StateHeld { token, deadline, checked } => {
-            (token, *checked, *deadline, "state() said it was held")
+        What::Kept { asked, token, deadline, checked } => {
+            let said = match asked {
+                Asked::State => "state() said it was held",
+                Asked::Checkpoint => "checkpoint() let it pass",
+                Asked::Verify => "verify() said it was held",
+            };
+            (token, *checked, *deadline, said)
         }
         What::Polled { token, deadline } => {
             (token, event.at.saturating_sub(POLL), *deadline, "run() polled its work")
@@ -95,10 +100,19 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_says_held_after_the_deadline_is_caught() {
-        let sketch = Sketch::new().lease("a", "one", 0, 1, 5);
-        assert_eq!(verdict(&sketch.clone().held("a", "one", 101 * MS, 5)), 1);
-        assert_eq!(verdict(&sketch.held("a", "one", 99 * MS, 5)), 0);
+    fn a_guard_that_says_held_after_the_deadline_is_caught() {
+        for asked in [Asked::State, Asked::Checkpoint, Asked::Verify] {
+            let sketch = Sketch::new().lease("a", "one", 0, 1, 5);
+            assert_eq!(verdict(&sketch.clone().kept("a", "one", asked, 101 * MS, 5)), 1);
+            assert_eq!(verdict(&sketch.kept("a", "one", asked, 99 * MS, 5)), 0);
+        }
+    }
+
+    #[test]
+    fn a_halt_excuses_a_late_loss_but_no_late_write() {
+        let halted = Sketch::new().lease("a", "one", 0, 1, 5).halt("a", 50 * MS, 900 * MS).clone();
+        assert_eq!(verdict(&halted.clone().loss("a", "one", 901 * MS, 5)), 0);
+        assert_eq!(verdict(&halted.asked("a", "one", 901 * MS, 5)), 1);
     }
 
     #[test]

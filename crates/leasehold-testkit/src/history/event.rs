@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::course::halt::Place;
+
 /// Something that a worker or the driver did or saw.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Event {
@@ -27,6 +29,18 @@ impl Event {
 /// The process of a worker.
 pub fn process(worker: &str) -> &str {
     worker.split_once('/').map_or(worker, |(process, _)| process)
+}
+
+/// What a guard was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Asked {
+    /// `state()`.
+    State,
+    /// `checkpoint()`.
+    Checkpoint,
+    /// `verify()`, which asks the store.
+    Verify,
 }
 
 /// Which register was written to.
@@ -93,6 +107,14 @@ pub enum What {
         since: u64,
     },
 
+    /// It stops by itself here, and its driver stops it for longer.
+    Halted {
+        place: Place,
+        nth: u64,
+    },
+    /// It goes on after a halt.
+    Woke,
+
     AcquireAsked {
         how: String,
     },
@@ -130,8 +152,10 @@ pub enum What {
         token: u64,
         deadline: u64,
     },
-    /// `state()` said that it is not lost; `checked` is the moment just before it was asked.
-    StateHeld {
+    /// The guard said that it is not lost. `checked` is the moment just before it was asked,
+    /// `deadline` the one that it knew then.
+    Kept {
+        asked: Asked,
         token: u64,
         deadline: u64,
         checked: u64,

@@ -1,13 +1,48 @@
 //! **X**: no two leases of one lock overlap by their holders' own account: from the
-//! return of the acquire to the request to release, the deadline, or the kill.
+//! return of the acquire to the request to release, the deadline, or the kill. And `verify()`,
+//! which asks the store, does not say yes when a later token had already been handed out.
 
 use std::collections::HashMap;
 
 use super::Violation;
+use super::event::{Asked, Event, What};
 use super::lease::LeaseRecord;
 
-/// Every lease that began while another was not over.
-pub fn check(leases: &[LeaseRecord]) -> Vec<Violation> {
+/// Every lease that began while another was not over, and every wrong answer of the store.
+pub fn check(events: &[Event], leases: &[LeaseRecord]) -> Vec<Violation> {
+    let mut violations = overlaps(leases);
+    violations.extend(wrongly_verified(events, leases));
+    violations
+}
+
+fn wrongly_verified(events: &[Event], leases: &[LeaseRecord]) -> Vec<Violation> {
+    // In the order in which they returned, with the highest token until then.
+    let mut highest: HashMap<&str, Vec<(u64, u64)>> = HashMap::new();
+    for lease in leases {
+        let list = highest.entry(&lease.lock).or_default();
+        let before = list.last().map_or(0, |(_, token)| *token);
+        list.push((lease.returned, before.max(lease.token)));
+    }
+    let wrong = events.iter().filter_map(|event| {
+        let What::Kept { asked: Asked::Verify, token, checked, .. } = event.what else {
+            return None;
+        };
+        let list = highest.get(event.lock.as_str())?;
+        let earlier = list.partition_point(|(returned, _)| *returned < checked);
+        let (_, later) = list[..earlier].last().filter(|(_, highest)| *highest > token)?;
+        Some(Violation {
+            at: event.at,
+            lock: event.lock.clone(),
+            what: format!(
+                "{} was told at {} that token {token} is the holder's, when {later} was out",
+                event.worker, event.at
+            ),
+        })
+    });
+    wrong.collect()
+}
+
+fn overlaps(leases: &[LeaseRecord]) -> Vec<Violation> {
     let mut spans: Vec<&LeaseRecord> =
         leases.iter().filter(|lease| lease.returned < lease.end()).collect();
     spans.sort_by_key(|lease| lease.returned);
@@ -42,22 +77,35 @@ mod tests {
     use super::super::sketch::{MS, Sketch};
     use super::*;
 
+    fn check(sketch: &Sketch) -> Vec<Violation> {
+        super::check(&sketch.history().events, &sketch.leases())
+    }
+
     #[test]
     fn a_lease_after_the_deadline_of_a_silent_holder_is_fine() {
         let sketch = Sketch::new().lease("a", "one", 0, 1, 5).lease("b", "one", 2, 101 * MS, 6);
-        assert_eq!(check(&sketch.leases()), []);
+        assert_eq!(check(&sketch), []);
     }
 
     #[test]
     fn a_lease_after_a_kill_is_fine() {
         let sketch =
             Sketch::new().lease("a", "one", 0, 1, 5).kill("a", 2).lease("b", "one", 3, 4, 6);
-        assert_eq!(check(&sketch.leases()), []);
+        assert_eq!(check(&sketch), []);
     }
 
     #[test]
     fn two_holders_are_caught() {
         let sketch = Sketch::new().lease("a", "one", 0, 1, 5).lease("b", "one", 2, 99 * MS, 6);
-        assert_eq!(check(&sketch.leases()).len(), 1);
+        assert_eq!(check(&sketch).len(), 1);
+    }
+
+    #[test]
+    fn a_store_that_says_yes_to_an_old_token_is_caught() {
+        let sketch = Sketch::new().lease("a", "one", 0, 1, 5).lease("b", "one", 2, 101 * MS, 6);
+        let early = sketch.clone().kept("a", "one", Asked::Verify, 100 * MS, 5);
+        assert_eq!(check(&early), []);
+        let late = sketch.kept("a", "one", Asked::Verify, 102 * MS, 5);
+        assert_eq!(check(&late).len(), 1);
     }
 }

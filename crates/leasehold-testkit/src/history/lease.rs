@@ -89,7 +89,7 @@ impl LeaseRecord {
         match what {
             What::Renewed { token, deadline }
             | What::WriteAsked { token, deadline, .. }
-            | What::StateHeld { token, deadline, .. }
+            | What::Kept { token, deadline, .. }
             | What::Polled { token, deadline }
                 if *token == self.token =>
             {

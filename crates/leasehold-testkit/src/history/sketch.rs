@@ -1,8 +1,9 @@
 //! Small histories written by hand, for the tests of the checkers.
 
 use super::History;
-use super::event::{Event, Register, What};
+use super::event::{Asked, Event, Register, What};
 use super::lease::{LeaseRecord, leases};
+use crate::course::halt::Place;
 
 /// A millisecond.
 pub(super) const MS: u64 = 1_000_000;
@@ -46,9 +47,21 @@ impl Sketch {
         self.with(who, lock, checked + 1, what)
     }
 
-    pub(super) fn held(self, who: &str, lock: &str, checked: u64, token: u64) -> Self {
-        let what = What::StateHeld { token, deadline: DEADLINE, checked };
+    pub(super) fn kept(
+        self,
+        who: &str,
+        lock: &str,
+        asked: Asked,
+        checked: u64,
+        token: u64,
+    ) -> Self {
+        let what = What::Kept { asked, token, deadline: DEADLINE, checked };
         self.with(who, lock, checked + 1, what)
+    }
+
+    pub(super) fn halt(self, who: &str, from: u64, until: u64) -> Self {
+        let halted = What::Halted { place: Place::Write, nth: 1 };
+        self.with(who, "", from, halted).with(who, "", until, What::Woke)
     }
 
     pub(super) fn fenced(self, who: &str, lock: &str, at: u64, token: u64, number: u64) -> Self {

@@ -17,14 +17,12 @@ impl Windows {
                 What::Injected { target, pauses: true, .. } => {
                     windows.entry(target.clone()).or_default().push((event.at, u64::MAX));
                 }
-                What::Healed { target, .. } => {
-                    let open = windows.get_mut(target).and_then(|list| {
-                        list.iter_mut().rev().find(|(_, until)| *until == u64::MAX)
-                    });
-                    if let Some((_, until)) = open {
-                        *until = event.at;
-                    }
+                What::Halted { .. } => {
+                    let list = windows.entry(event.process().to_owned()).or_default();
+                    list.push((event.at, u64::MAX));
                 }
+                What::Healed { target, .. } => close(windows.get_mut(target), event.at),
+                What::Woke => close(windows.get_mut(event.process()), event.at),
                 What::Stalled { since } => {
                     let list = windows.entry(event.process().to_owned()).or_default();
                     list.push((*since, event.at));
@@ -46,5 +44,13 @@ impl Windows {
             }
         }
         until
+    }
+}
+
+/// Ends the last one that is open.
+fn close(list: Option<&mut Vec<(u64, u64)>>, at: u64) {
+    let open = list.and_then(|list| list.iter_mut().rev().find(|(_, until)| *until == u64::MAX));
+    if let Some((_, until)) = open {
+        *until = at;
     }
 }

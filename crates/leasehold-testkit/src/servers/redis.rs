@@ -8,6 +8,12 @@ use tempfile::TempDir;
 
 use super::{ATTEMPTS, Process, free_port, loopback};
 
+pub use cluster::RedisCluster;
+pub use sentinel::RedisSentinel;
+
+mod cluster;
+mod sentinel;
+
 /// A Redis server of its own, without persistence unless its options ask for it.
 #[derive(Debug)]
 pub struct Redis {

@@ -134,7 +134,7 @@ impl Backend for MemoryStore {
     fn release(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Release>> {
         self.answer(move |state, store| {
             let now = store.clock.now();
-            holds.iter().map(|hold| state.release(hold, now, &store.clock)).collect()
+            holds.into_iter().map(|hold| state.release(hold, now, &store.clock)).collect()
         })
     }
 

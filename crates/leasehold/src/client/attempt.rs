@@ -10,12 +10,13 @@ use super::{Client, backoff};
 use crate::backend::{Claim, Grant, Renewal, Turn, Verdict};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Operation, Outcome, Result};
-use crate::event::{EventKind, Refusal};
-use crate::failpoint::Point;
+use crate::event::{EventKind, Refusal, Subject};
+use crate::failpoint::{Point, Step};
 use crate::holder::HeldBy;
 use crate::lease::{Lease, Tenure, deadline};
 use crate::loss::LossReason;
 use crate::name::Name;
+use crate::observe::ClassId;
 use crate::owner::Owner;
 use crate::terms::{Patience, Terms};
 
@@ -26,15 +27,22 @@ const QUESTIONS: u32 = 3;
 /// How long to believe a store that says nothing to a waiter.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
-/// Takes the lock under these terms: a lease, or `None` when another holds it and
-/// there is no (more) patience; then who holds it, where the store says.
+/// A lock that another holds: who, where the store says, and how long we waited for it.
+#[derive(Debug)]
+pub(crate) struct Unavailable {
+    pub(crate) by: Option<HeldBy>,
+    pub(crate) waited: Duration,
+}
+
+/// Takes the lock under these terms: a lease, or not when another holds it and there is
+/// no (more) patience.
 pub(crate) async fn acquire(
     client: &Arc<Client>,
     name: Name,
     terms: &Terms,
-) -> Result<std::result::Result<Lease, Option<HeldBy>>> {
+) -> Result<std::result::Result<Lease, Unavailable>> {
     let mut attempt = Attempt::new(client, name, terms);
-    attempt.announce(EventKind::Asked);
+    attempt.announce(attempt.asked, EventKind::Asked);
     let taken = match terms.patience {
         Patience::None | Patience::Forever => attempt.take().await.map(Some),
         Patience::For(patience) => {
@@ -47,16 +55,10 @@ pub(crate) async fn acquire(
         }
     };
     match taken {
-        Ok(Some(Taken::Lease(grant))) => Ok(Ok(attempt.succeed(grant))),
-        Ok(Some(Taken::Held(by))) => {
-            attempt.refuse(Refusal::Held(by.clone()));
-            Ok(Err(by))
-        }
+        Ok(Some(Taken::Lease(grant, now))) => Ok(Ok(attempt.succeed(grant, now))),
+        Ok(Some(Taken::Held(by))) => Ok(Err(attempt.unavailable(by))),
         Ok(None) => match attempt.give_up().await {
-            Ok(by) => {
-                attempt.refuse(Refusal::Held(by.clone()));
-                Ok(Err(by))
-            }
+            Ok(by) => Ok(Err(attempt.unavailable(by))),
             Err(error) => Err(attempt.fail(error)),
         },
         Err(error) => Err(attempt.fail(error)),
@@ -64,7 +66,8 @@ pub(crate) async fn acquire(
 }
 
 enum Taken {
-    Lease(Grant),
+    /// With when it was found to be good.
+    Lease(Grant, Moment),
     Held(Option<HeldBy>),
 }
 
@@ -72,6 +75,7 @@ struct Attempt<'a> {
     client: &'a Arc<Client>,
     terms: &'a Terms,
     claim: Claim,
+    class: ClassId,
     asked: Moment,
     trace: Trace,
     /// Whom we were told to wait for; `None` while no store has told us to wait.
@@ -88,11 +92,13 @@ impl<'a> Attempt<'a> {
     fn new(client: &'a Arc<Client>, name: Name, terms: &'a Terms) -> Self {
         let mut claim = Claim::new(name, terms.ttl, client.holder.clone());
         claim.queue = terms.patience != Patience::None;
+        let class = client.context.meter.class_of(&claim.name);
         let asked = client.now();
         Self {
             client,
             terms,
             claim,
+            class,
             asked,
             trace: Trace::None,
             waits_for: None,
@@ -109,7 +115,9 @@ impl<'a> Attempt<'a> {
         };
         let mut late = 0;
         loop {
-            let grant = match self.ask().await? {
+            let verdict = self.ask().await?;
+            self.client.context.failpoints.reach(Step::Answered);
+            let grant = match verdict {
                 Verdict::Granted(grant) => grant,
                 Verdict::Held(by) => {
                     self.trace = Trace::None;
@@ -120,8 +128,9 @@ impl<'a> Attempt<'a> {
                     None => continue,
                 },
             };
-            if let Some(grant) = self.whole(grant).await? {
-                return Ok(Taken::Lease(grant));
+            if let Some((grant, now)) = self.whole(grant).await? {
+                self.client.context.failpoints.reach(Step::Believed);
+                return Ok(Taken::Lease(grant, now));
             }
             // Traps: acquire returned a lock that had already expired
             // (node-redlock#296), or after its session had (etcd#11456).
@@ -142,6 +151,7 @@ impl<'a> Attempt<'a> {
         loop {
             let again = self.trace == Trace::Place;
             self.trace = Trace::Unknown;
+            self.client.context.failpoints.reach(Step::Asking);
             let error = match self.client.claims.send(self.claim.clone()).await {
                 Ok(verdict) => return Ok(verdict),
                 Err(error) => error,
@@ -206,16 +216,18 @@ impl<'a> Attempt<'a> {
         self.trace = Trace::Place;
         self.troubled = None;
         if self.waits_for.is_none() {
-            self.announce(EventKind::Waiting(by.clone()));
+            self.announce(self.client.now(), EventKind::Waiting(by.clone()));
         }
         self.waits_for = Some(by);
         let context = &self.client.context;
+        context.failpoints.reach(Step::Queued);
         let waiting = context.backend.clone().wait(self.claim.clone());
         // An answer may be lost here as anywhere: asking again keeps the place in line.
         let turn = tokio::select! {
             turn = waiting => turn,
             () = context.clock.sleep(LONGEST_WAIT) => Ok(Turn::TryAgain),
         };
+        context.failpoints.reach(Step::Called);
         match turn {
             Ok(Turn::Granted(grant)) => {
                 self.trace = Trace::Unknown;
@@ -229,9 +241,9 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// The grant, if it can still be used; confirmed to its whole TTL if nobody will
-    /// renew it later.
-    async fn whole(&mut self, grant: Grant) -> Result<Option<Grant>> {
+    /// The grant, if it can still be used, and when that was found; confirmed to its whole
+    /// TTL if nobody will renew it later.
+    async fn whole(&mut self, grant: Grant) -> Result<Option<(Grant, Moment)>> {
         let mut grant = grant;
         if !self.terms.renewed && grant.proof.valid_for < self.claim.ttl {
             match self.confirm(&grant).await? {
@@ -240,8 +252,9 @@ impl<'a> Attempt<'a> {
             }
         }
         let context = &self.client.context;
-        let fresh = context.clock.now() < deadline(context, grant.proof);
-        Ok((fresh || context.failpoints.skips(Point::CheckGrantIsFresh)).then_some(grant))
+        let now = context.clock.now();
+        let fresh = now < deadline(context, grant.proof);
+        Ok((fresh || context.failpoints.skips(Point::CheckGrantIsFresh)).then_some((grant, now)))
     }
 
     async fn confirm(&self, grant: &Grant) -> Result<Renewal> {
@@ -295,14 +308,13 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    fn succeed(mut self, grant: Grant) -> Lease {
+    fn succeed(mut self, grant: Grant, now: Moment) -> Lease {
         self.over = true;
         self.trace = Trace::None;
-        let now = self.client.now();
         let waited = self.asked.until(now);
-        self.announce(EventKind::Granted { token: grant.token, waited });
-        let hold = self.claim.hold(grant.token);
-        let tenure = Tenure::new(&self.client.context, hold, &grant, self.terms, now);
+        self.announce(now, EventKind::Granted { token: grant.token, waited });
+        let context = &self.client.context;
+        let tenure = Tenure::new(context, &self.claim, self.class, &grant, self.terms, now);
         let tenure = Arc::new(tenure);
         let place = self.client.keeper.keep(tenure.clone(), grant.proof);
         Lease::new(self.client.clone(), tenure, place, self.stray_claim)
@@ -315,18 +327,27 @@ impl<'a> Attempt<'a> {
         error
     }
 
-    fn refuse(&mut self, refusal: Refusal) {
+    fn unavailable(&mut self, by: Option<HeldBy>) -> Unavailable {
+        let waited = self.refuse(Refusal::Held(by.clone()));
+        Unavailable { by, waited }
+    }
+
+    /// Tells how it ended; after how long.
+    fn refuse(&mut self, why: Refusal) -> Duration {
         self.over = true;
-        self.announce(EventKind::Refused { why: refusal, waited: self.waited() });
+        let now = self.client.now();
+        let waited = self.asked.until(now);
+        self.announce(now, EventKind::Refused { why, waited });
+        waited
     }
 
-    fn waited(&self) -> Duration {
-        self.asked.until(self.client.now())
+    fn subject(&self) -> Subject<'_> {
+        let Claim { name, owner, .. } = &self.claim;
+        Subject { name, owner: Some(*owner), class: self.class }
     }
 
-    fn announce(&self, kind: EventKind) {
-        let claim = &self.claim;
-        self.client.context.announce(&claim.name, Some(claim.owner), kind);
+    fn announce(&self, at: Moment, kind: EventKind) {
+        self.client.context.announce(self.subject(), at, kind);
     }
 
     fn undo_in_background(&self) {
@@ -342,8 +363,7 @@ impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         self.undo_in_background();
         if !self.over {
-            let (why, waited) = (Refusal::Cancelled, self.waited());
-            self.announce(EventKind::Refused { why, waited });
+            self.refuse(Refusal::Cancelled);
         }
     }
 }

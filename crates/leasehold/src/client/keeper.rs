@@ -1,16 +1,15 @@
 //! The keeper: one task that keeps all leases of a client. It renews them in
 //! batches, and it fires losses at their deadlines even when the store is silent.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
-use tokio::task::JoinHandle;
+use tokio::task::{self, JoinHandle};
 
-use super::schedule::{Place, Schedule};
+use super::schedule::{Flight, Place, Schedule};
 use super::{Context, is_about_one_of_them};
 use crate::backend::{Hint, Hold, Proof, Renewal};
 use crate::clock::{Alarm, Moment};
@@ -25,8 +24,9 @@ const FINEST: Duration = Duration::from_millis(1);
 /// The coarsest: a renewal comes at most this much early.
 const COARSEST: Duration = Duration::from_millis(250);
 
-/// How many leases are looked at under one lock.
-const AT_ONCE: usize = 2048;
+/// How many leases are looked at before they are renewed: few enough for the processor to
+/// have them still at hand.
+const AT_ONCE: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Keeper {
@@ -109,7 +109,7 @@ impl Keeper {
     /// From now on this lease is kept.
     pub(crate) fn keep(&self, tenure: Arc<Tenure>, proof: Proof) -> Place {
         let renew_at = brought_together(tenure.renewal_after_grant(proof), tenure.ttl());
-        let look_at = renew_at.min(tenure.deadline());
+        let Renewing { renew_at, look_at } = Renewing::at(renew_at, tenure.deadline());
         let place = self.shared.schedule.lock().insert(tenure.clone(), renew_at, look_at);
         self.shared.wake_by(look_at);
         if !self.is_running() {
@@ -130,7 +130,7 @@ impl Keeper {
     pub(crate) async fn renew_now(&self, place: Place, tenure: &Arc<Tenure>) -> Result<()> {
         let now = self.shared.context.clock.now();
         let due = self.shared.question(place, tenure.clone(), Why::Asked, now);
-        self.shared.renew(vec![due]).await.map_or(Ok(()), Err)
+        self.shared.renew(vec![due], None).await.map_or(Ok(()), Err)
     }
 }
 
@@ -145,7 +145,10 @@ impl Shared {
     async fn keep_going(self: &Arc<Self>, mut alarm: Alarm) {
         loop {
             let now = self.context.clock.now();
-            self.look_at_due(now);
+            if self.look_at_due(now) == AT_ONCE {
+                task::yield_now().await;
+                continue;
+            }
             let (next, shortest_ttl) = self.next_wake(now);
             self.wakes_at.store(next.as_nanos(), Ordering::SeqCst);
             // Scheduled between the two lines above: would have missed the ring.
@@ -176,33 +179,24 @@ impl Shared {
         }
     }
 
-    /// Fires what is over, renews what is due, schedules the rest. In portions, so that
-    /// a million leases neither hold the lock for long nor need room at once.
-    fn look_at_due(self: &Arc<Self>, now: Moment) {
-        while self.look_at_some(now) == AT_ONCE {}
-    }
-
-    /// One portion; how many were due.
-    fn look_at_some(self: &Arc<Self>, now: Moment) -> usize {
+    /// Fires what is over, renews what is due, schedules the rest; how many were due. In
+    /// portions, so that a million leases neither hold the lock for long nor need room at once.
+    fn look_at_due(self: &Arc<Self>, now: Moment) -> usize {
         let mut renewals = Vec::new();
         let mut losses = Vec::new();
         let due = {
             let mut schedule = self.schedule.lock();
             let due = schedule.take_due(now, AT_ONCE);
             for &place in &due {
-                let Some(entry) = schedule.entry(place) else { continue };
-                let tenure = entry.tenure.clone();
-                match tenure.due(&self.context, now, entry.renew_at) {
-                    Next::Over(loss) => losses.push((tenure, loss)),
+                let Some(entry) = schedule.entry_mut(place) else { continue };
+                match entry.tenure.due(&self.context, now, entry.renew_at) {
+                    Next::Over(loss) => losses.push((entry.tenure.clone(), loss)),
                     Next::At(moment) => schedule.look_at(place, moment),
-                    Next::Renew => {
-                        let due = self.question(place, tenure, Why::Kept, now);
+                    Next::Renew(question) => {
                         // The answer, or the lack of one, arranges what comes next.
-                        if let Some(entry) = schedule.get_mut(place, &due.tenure) {
-                            entry.renew_at = Moment::NEVER;
-                        }
-                        schedule.look_at(place, due.tenure.deadline());
-                        renewals.push(due);
+                        entry.renew_at = Moment::NEVER;
+                        let (tenure, why) = (entry.tenure.clone(), Why::Kept);
+                        renewals.push(Due { place, tenure, question, why });
                     }
                 }
             }
@@ -212,8 +206,12 @@ impl Shared {
             tenure.tell(&self.context, loss);
         }
         for due in self.batches(renewals) {
+            let places = due.iter().map(|due| due.place).collect();
+            let first_deadline = due.iter().map(|due| due.question.deadline).min();
+            let first_deadline = first_deadline.unwrap_or(Moment::NEVER);
+            let flight = self.schedule.lock().depart(places, first_deadline);
             let shared = self.clone();
-            self.context.runtime.spawn(async move { shared.renew(due).await });
+            self.context.runtime.spawn(async move { shared.renew(due, Some(flight)).await });
         }
         due
     }
@@ -227,24 +225,31 @@ impl Shared {
     /// wait about as long for the answer.
     fn batches(&self, renewals: Vec<Due>) -> Vec<Vec<Due>> {
         let most = self.context.backend.limits().batch.max(1);
-        let mut by_limit: HashMap<u32, Vec<Due>> = HashMap::new();
+        // Those of one moment are of few kinds: mostly of one.
+        let mut by_limit: Vec<(u32, Vec<Due>)> = Vec::new();
         let mut batches = Vec::new();
         for due in renewals {
             let alike = due.question.limit.as_micros().max(1).ilog2();
-            let batch = by_limit.entry(alike).or_default();
+            let kind = by_limit.iter().position(|(limit, _)| *limit == alike);
+            let kind = kind.unwrap_or_else(|| {
+                by_limit.push((alike, Vec::new()));
+                by_limit.len() - 1
+            });
+            let batch = &mut by_limit[kind].1;
             batch.push(due);
             if batch.len() == most {
                 batches.push(std::mem::take(batch));
             }
         }
-        batches.extend(by_limit.into_values().filter(|batch| !batch.is_empty()));
+        let rest = by_limit.into_iter().map(|(_, batch)| batch);
+        batches.extend(rest.filter(|batch| !batch.is_empty()));
         batches
     }
 
     /// Asks the store about these leases and tells each its verdict. The error, if
     /// there was no answer or the verdict was bad, of the last of them.
-    async fn renew(self: &Arc<Self>, due: Vec<Due>) -> Option<Error> {
-        match self.ask(&due).await {
+    async fn renew(self: &Arc<Self>, due: Vec<Due>, flight: Option<Flight>) -> Option<Error> {
+        let failure = match self.ask(&due).await {
             Err(error) if due.len() > 1 && is_about_one_of_them(&error) => {
                 for alone in due {
                     let shared = self.clone();
@@ -256,7 +261,11 @@ impl Shared {
                 Some(error)
             }
             answer => self.tell_all(&due, answer),
+        };
+        if let Some(flight) = flight {
+            self.schedule.lock().land(flight);
         }
+        failure
     }
 
     fn tell_all(&self, due: &[Due], answer: Result<Vec<Renewal>>) -> Option<Error> {
@@ -266,7 +275,7 @@ impl Shared {
                 let mut failure = None;
                 let told = due.iter().zip(verdicts).filter_map(|(due, verdict)| {
                     let told = self.tell(due, verdict, now);
-                    told.map_err(|error| failure = Some(error)).ok().map(|renew_at| (due, renew_at))
+                    told.map_err(|error| failure = Some(error)).ok().map(|next| (due, next))
                 });
                 self.reschedule(told.collect());
                 failure
@@ -275,7 +284,7 @@ impl Shared {
                 if !self.context.failpoints.skips(Point::FallIntoDoubt) {
                     let doubted = due.iter().filter_map(|due| {
                         let again = due.tenure.doubted(&self.context, due.question, error.clone());
-                        again.map(|again| (due, again))
+                        again.map(|again| (due, Renewing::at(again, due.tenure.deadline())))
                     });
                     self.reschedule(doubted.collect());
                 }
@@ -307,17 +316,17 @@ impl Shared {
     }
 
     /// Tells one lease its verdict; when to renew it next.
-    fn tell(&self, due: &Due, verdict: Renewal, now: Moment) -> Result<Moment> {
+    fn tell(&self, due: &Due, verdict: Renewal, now: Moment) -> Result<Renewing> {
         let tenure = &due.tenure;
         match verdict {
             Renewal::Renewed(proof) => {
                 // The term of a lease that is not renewed stays what it was.
                 let extends = tenure.is_renewed() || due.why == Why::Asked;
-                tenure.proved(&self.context, proof, extends, now);
+                let deadline = tenure.proved(&self.context, proof, extends, now);
                 let renew_at = brought_together(tenure.renewal_after(proof), tenure.ttl());
                 // A proof may be old already (a session's): asking at once would get the
                 // same one again and again.
-                Ok(renew_at.max(now + now.until(tenure.deadline()) / 8))
+                Ok(Renewing::at(renew_at.max(now + now.until(deadline) / 8), deadline))
             }
             Renewal::NotYours(reason) => {
                 if !self.context.failpoints.skips(Point::BelieveNotYours) {
@@ -328,11 +337,10 @@ impl Shared {
         }
     }
 
-    fn reschedule(&self, renewals: Vec<(&Due, Moment)>) {
+    fn reschedule(&self, renewals: Vec<(&Due, Renewing)>) {
         let mut earliest = Moment::NEVER;
         let mut schedule = self.schedule.lock();
-        for (due, renew_at) in renewals {
-            let look_at = renew_at.min(due.tenure.deadline());
+        for (due, Renewing { renew_at, look_at }) in renewals {
             if let Some(entry) = schedule.get_mut(due.place, &due.tenure) {
                 entry.renew_at = renew_at;
                 schedule.look_at(due.place, look_at);
@@ -367,9 +375,21 @@ impl Shared {
             };
             for due in self.batches(suspects) {
                 let shared = self.clone();
-                self.context.runtime.spawn(async move { shared.renew(due).await });
+                self.context.runtime.spawn(async move { shared.renew(due, None).await });
             }
         }
+    }
+}
+
+/// When a lease is renewed next, and when it is looked at: then, or when it is over.
+struct Renewing {
+    renew_at: Moment,
+    look_at: Moment,
+}
+
+impl Renewing {
+    fn at(renew_at: Moment, deadline: Moment) -> Self {
+        Self { renew_at, look_at: renew_at.min(deadline) }
     }
 }
 
@@ -398,6 +418,6 @@ fn brought_together(renew_at: Moment, ttl: Duration) -> Moment {
     if renew_at == Moment::NEVER {
         return renew_at;
     }
-    let grain = (ttl / 3 / 64).clamp(FINEST, COARSEST).as_nanos() as u64;
+    let grain = (ttl / (3 * 64)).clamp(FINEST, COARSEST).as_nanos() as u64;
     Moment::from_nanos(renew_at.as_nanos() / grain * grain)
 }

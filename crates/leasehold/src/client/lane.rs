@@ -68,14 +68,6 @@ impl<R: Request> Lane<R> {
     pub(crate) async fn send(&self, request: R) -> Result<R::Answer> {
         // A store that always answers at once must not keep other tasks from running.
         task::consume_budget().await;
-        let name = request.name().clone();
-        self.enqueue_or_send(request).await.map_err(|error| {
-            let store = self.0.context.backend.guarantees().store;
-            error.on_store(store).during(R::OPERATION, Some(&name))
-        })
-    }
-
-    async fn enqueue_or_send(&self, request: R) -> Result<R::Answer> {
         let answer = match self.0.clone().admit(request) {
             Admission::Collected(answer) => answer,
             Admission::Go(slot, request) => match slot.send_in_place(request).await {

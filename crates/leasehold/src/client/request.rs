@@ -4,13 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::backend::{Backend, Claim, Hold, Release, Reply, Verdict};
-use crate::error::Operation;
 use crate::name::Name;
 
 /// A request that can travel with others of its kind.
 pub(crate) trait Request: Clone + fmt::Debug + Send + 'static {
     type Answer: fmt::Debug + Send + 'static;
-    const OPERATION: Operation;
     /// Whether a request that was not sent yet goes with its caller.
     const GOES_WITH_CALLER: bool;
 
@@ -20,7 +18,6 @@ pub(crate) trait Request: Clone + fmt::Debug + Send + 'static {
 
 impl Request for Claim {
     type Answer = Verdict;
-    const OPERATION: Operation = Operation::Acquire;
     const GOES_WITH_CALLER: bool = true;
 
     fn name(&self) -> &Name {
@@ -35,7 +32,6 @@ impl Request for Claim {
 /// A hold in a lane is to be released; renewals go through the keeper.
 impl Request for Hold {
     type Answer = Release;
-    const OPERATION: Operation = Operation::Release;
     const GOES_WITH_CALLER: bool = false;
 
     fn name(&self) -> &Name {

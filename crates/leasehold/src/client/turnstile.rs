@@ -1,18 +1,19 @@
 //! Tasks of one client that want the same lock queue here, so that the store sees
 //! one waiter per client and lock, and clients are served in the order they came.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::name::Name;
+use crate::name::{Name, NameMap};
 
 #[derive(Debug, Default)]
 pub(crate) struct Turnstile {
     /// A name is present while somebody has its pass; behind it, who comes next.
-    lines: Mutex<HashMap<Name, VecDeque<oneshot::Sender<()>>>>,
+    lines: Mutex<NameMap<VecDeque<oneshot::Sender<()>>>>,
 }
 
 /// The right to ask the store for a lock. Dropping it lets the next task ask.
@@ -32,15 +33,14 @@ impl Turnstile {
     }
 
     fn join(&self, name: &Name) -> Option<oneshot::Receiver<()>> {
-        let mut lines = self.lines.lock();
-        match lines.get_mut(name) {
-            None => {
-                lines.insert(name.clone(), VecDeque::new());
+        match self.lines.lock().entry(name.clone()) {
+            Entry::Vacant(nobody) => {
+                nobody.insert(VecDeque::new());
                 None
             }
-            Some(line) => {
+            Entry::Occupied(mut line) => {
                 let (sender, turn) = oneshot::channel();
-                line.push_back(sender);
+                line.get_mut().push_back(sender);
                 Some(turn)
             }
         }
@@ -49,13 +49,13 @@ impl Turnstile {
     /// Gives the turn to the next task that still wants it.
     fn hand_on(&self, name: &Name) {
         let mut lines = self.lines.lock();
-        let Some(line) = lines.get_mut(name) else { return };
-        while let Some(next) = line.pop_front() {
+        let Entry::Occupied(mut line) = lines.entry(name.clone()) else { return };
+        while let Some(next) = line.get_mut().pop_front() {
             if next.send(()).is_ok() {
                 return;
             }
         }
-        lines.remove(name);
+        line.remove();
     }
 }
 

@@ -9,14 +9,15 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Grant, Hold, Proof};
+use crate::backend::{Claim, Grant, Hold, Proof};
 use crate::client::Context;
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::event::EventKind;
+use crate::event::{EventKind, Subject};
 use crate::failpoint::Point;
 use crate::loss::{Loss, LossReason};
 use crate::name::Name;
+use crate::observe::ClassId;
 use crate::owner::Owner;
 use crate::terms::{OnDoubt, Terms};
 use crate::token::Token;
@@ -40,12 +41,15 @@ pub(crate) struct Tenure {
     name: Name,
     owner: Owner,
     token: Token,
-    ttl: Duration,
+    /// In nanoseconds: half the size of a `Duration`, and there may be a million of these.
+    ttl: u64,
     granted_at: Moment,
     /// When `max_hold` ends it.
     ends_at: Moment,
     renewed: bool,
-    on_doubt: OnDoubt,
+    class: ClassId,
+    /// How often it may be proved again before doubt is loss.
+    proofs: u32,
     life: Mutex<Life>,
     changed: Notify,
     /// Made when first asked for: most leases are never watched this way.
@@ -75,8 +79,8 @@ enum Phase {
 pub(crate) enum Next {
     /// Nothing: it is over. A loss that was found just now must be told.
     Over(Option<Loss>),
-    /// Renew it now.
-    Renew,
+    /// Renew it now, by this question.
+    Renew(Question),
     /// Look again then.
     At(Moment),
 }
@@ -88,27 +92,34 @@ pub(crate) struct Question {
     decided: u32,
     /// How long the answer may take: early enough to ask again.
     pub(crate) limit: Duration,
+    /// When it is over without an answer.
+    pub(crate) deadline: Moment,
 }
 
 impl Tenure {
     /// A lease from its grant.
     pub(crate) fn new(
         context: &Context,
-        hold: Hold,
+        claim: &Claim,
+        class: ClassId,
         grant: &Grant,
         terms: &Terms,
         now: Moment,
     ) -> Self {
         let deadline = deadline(context, grant.proof);
         Self {
-            name: hold.name,
-            owner: hold.owner,
+            name: claim.name.clone(),
+            owner: claim.owner,
             token: grant.token,
-            ttl: terms.ttl,
+            ttl: u64::try_from(terms.ttl.as_nanos()).unwrap_or(u64::MAX),
             granted_at: now,
             ends_at: terms.max_hold.map_or(Moment::NEVER, |cap| now + cap),
             renewed: terms.renewed,
-            on_doubt: terms.on_doubt,
+            class,
+            proofs: match terms.on_doubt {
+                OnDoubt::Stop => 0,
+                OnDoubt::Prove { attempts } => attempts,
+            },
             life: Mutex::new(Life { phase: Phase::Held, deadline, attempts_left: 0, decided: 0 }),
             changed: Notify::new(),
             cancellation: OnceLock::new(),
@@ -128,7 +139,7 @@ impl Tenure {
     }
 
     pub(crate) fn ttl(&self) -> Duration {
-        self.ttl
+        Duration::from_nanos(self.ttl)
     }
 
     /// Whether the keeper renews it.
@@ -137,7 +148,7 @@ impl Tenure {
     }
 
     pub(crate) fn hold(&self) -> Hold {
-        Hold { name: self.name.clone(), owner: self.owner, token: self.token, ttl: self.ttl }
+        Hold { name: self.name.clone(), owner: self.owner, token: self.token, ttl: self.ttl() }
     }
 
     /// The last moment the holder may act.
@@ -199,10 +210,11 @@ impl Tenure {
             return Next::Over(None);
         }
         let heedless = context.failpoints.skips(Point::StopRenewing);
+        let renew = soon >= renew_at;
         match life.phase {
-            Phase::Released if heedless && soon >= renew_at => Next::Renew,
-            Phase::Lost(_) | Phase::Released => Next::Over(loss),
-            _ if soon >= renew_at => Next::Renew,
+            Phase::Lost(_) => Next::Over(loss),
+            Phase::Released if !(heedless && renew) => Next::Over(loss),
+            _ if renew => Next::Renew(self.ask(&life, context, now)),
             _ => Next::At(deadline.min(renew_at)),
         }
     }
@@ -213,14 +225,15 @@ impl Tenure {
         if !self.renewed {
             return Moment::NEVER;
         }
-        let third = proof.valid_for.min(self.ttl) / 3;
-        proof.at + third.mul_f64(0.9 + 0.1 * fastrand::f64())
+        let third = proof.valid_for.min(self.ttl()) / 3;
+        let early = Duration::from_nanos(fastrand::u64(..=third.as_nanos() as u64 / 10));
+        proof.at + (third - early)
     }
 
     /// The same after the grant itself. One that was pushed to a waiter is short until
     /// it is renewed, which is then done at once.
     pub(crate) fn renewal_after_grant(&self, proof: Proof) -> Moment {
-        if self.renewed && proof.valid_for < self.ttl {
+        if self.renewed && proof.valid_for < self.ttl() {
             return proof.at;
         }
         self.renewal_after(proof)
@@ -228,16 +241,27 @@ impl Tenure {
 
     /// A question that is about to be sent.
     pub(crate) fn question(&self, context: &Context, now: Moment) -> Question {
+        self.ask(&self.life.lock(), context, now)
+    }
+
+    fn ask(&self, life: &Life, context: &Context, now: Moment) -> Question {
         const SHORTEST: Duration = Duration::from_millis(1);
-        let life = self.life.lock();
         let left = now.until(life.deadline);
-        let limit = context.request_timeout.min(self.ttl / 6).min(left / 3).max(SHORTEST);
-        Question { decided: life.decided, limit }
+        let limit = context.request_timeout.min(self.ttl() / 6).min(left / 3).max(SHORTEST);
+        let deadline = life.deadline.min(self.ends_at);
+        Question { decided: life.decided, limit, deadline }
     }
 
     /// The store proved it. The last word unless it is already over: a loss is final.
-    /// Without `extends` the term stays what it was, and only doubt is lifted.
-    pub(crate) fn proved(&self, context: &Context, proof: Proof, extends: bool, now: Moment) {
+    /// Without `extends` the term stays what it was, and only doubt is lifted. The deadline
+    /// from now on.
+    pub(crate) fn proved(
+        &self,
+        context: &Context,
+        proof: Proof,
+        extends: bool,
+        now: Moment,
+    ) -> Moment {
         let mut life = self.life.lock();
         let loss = self.compare(&mut life, now);
         let proved_again = matches!(life.phase, Phase::Doubtful);
@@ -251,14 +275,16 @@ impl Tenure {
                 life.deadline = life.deadline.max(deadline(context, proof));
             }
         }
+        let deadline = life.deadline.min(self.ends_at);
         drop(life);
         self.tell(context, loss);
         if alive && extends {
-            context.announce(&self.name, Some(self.owner), EventKind::Renewed);
+            context.announce(self.subject(), now, EventKind::Renewed);
         }
         if proved_again {
             self.changed.notify_waiters();
         }
+        deadline
     }
 
     /// The store has it. That lifts doubt, but it decides no renewal that is under way:
@@ -303,11 +329,7 @@ impl Tenure {
             return None;
         }
         life.decided = life.decided.wrapping_add(1);
-        life.attempts_left = match self.on_doubt {
-            OnDoubt::Stop => 0,
-            OnDoubt::Prove { attempts } if first => attempts,
-            OnDoubt::Prove { .. } => life.attempts_left - 1,
-        };
+        life.attempts_left = if first { self.proofs } else { life.attempts_left - 1 };
         let attempts_left = life.attempts_left;
         let mut loss = None;
         if attempts_left == 0 {
@@ -317,7 +339,7 @@ impl Tenure {
         }
         let left = now.until(life.deadline.min(self.ends_at));
         drop(life);
-        context.announce(&self.name, Some(self.owner), EventKind::Doubtful(error));
+        context.announce(self.subject(), now, EventKind::Doubtful(error));
         if loss.is_some() {
             self.tell(context, loss);
             return None;
@@ -326,8 +348,8 @@ impl Tenure {
             self.changed.notify_waiters();
         }
         // Spread over what is left, but neither idle for long nor a storm.
-        let shortest = (self.ttl / 100).max(Duration::from_millis(5));
-        let pause = (left / attempts_left.saturating_add(1)).min(self.ttl / 12).max(shortest);
+        let shortest = (self.ttl() / 100).max(Duration::from_millis(5));
+        let pause = (left / attempts_left.saturating_add(1)).min(self.ttl() / 12).max(shortest);
         Some(now + pause.mul_f64(0.5 + 0.5 * fastrand::f64()))
     }
 
@@ -344,6 +366,9 @@ impl Tenure {
     /// which a release may be sent, or the state that makes it impossible.
     pub(crate) fn give_back(&self, context: &Context) -> Result<Moment, LeaseState> {
         let mut life = self.life.lock();
+        if let Phase::Released = life.phase {
+            return Err(LeaseState::Released);
+        }
         let loss = self.compare(&mut life, context.clock.now());
         let given = match life.phase {
             Phase::Lost(_) | Phase::Released => Err(life.state()),
@@ -362,8 +387,9 @@ impl Tenure {
 
     /// The store answered the release: it was given back.
     pub(crate) fn given_back(&self, context: &Context) {
-        let held = self.granted_at.until(context.clock.now());
-        context.announce(&self.name, Some(self.owner), EventKind::Released { held });
+        let now = context.clock.now();
+        let held = self.granted_at.until(now);
+        context.announce(self.subject(), now, EventKind::Released { held });
     }
 
     /// The store answered the release: it had gone before.
@@ -405,9 +431,13 @@ impl Tenure {
     /// Tells everybody of a loss that was found.
     pub(crate) fn tell(&self, context: &Context, loss: Option<Loss>) {
         if let Some(loss) = loss {
-            context.announce(&self.name, Some(self.owner), EventKind::Lost(loss));
+            context.announce(self.subject(), loss.at, EventKind::Lost(loss));
             self.ended();
         }
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject { name: &self.name, owner: Some(self.owner), class: self.class }
     }
 
     fn ended(&self) {

@@ -19,7 +19,7 @@
 //! labels: they have no end.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::OnceLock;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use parking_lot::RwLock;
@@ -59,8 +59,14 @@ const OTHER: &str = "other";
 #[derive(Debug)]
 pub(crate) struct Meter {
     store: &'static str,
-    classes: RwLock<HashMap<Box<str>, Arc<Class>>>,
+    ids: RwLock<HashMap<Box<str>, ClassId>>,
+    /// By their ids, the first of which is [`OTHER`].
+    classes: [OnceLock<Box<Class>>; 1 + MOST_CLASSES],
 }
+
+/// The class of a lock, looked up once for all that happens in an acquisition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ClassId(u8);
 
 struct Class {
     attempts: Counter,
@@ -86,22 +92,34 @@ impl std::fmt::Debug for Class {
 
 impl Meter {
     pub(crate) fn new(store: &'static str) -> Self {
-        Self { store, classes: RwLock::default() }
+        Self { store, ids: RwLock::default(), classes: [const { OnceLock::new() }; _] }
     }
 
-    pub(crate) fn count(&self, name: &Name, kind: &EventKind) {
-        let label = name.as_str().split_once(':').map_or(OTHER, |(class, _)| class);
-        if let Some(class) = self.classes.read().get(label) {
-            return class.count(kind);
+    /// The class of a lock of this name.
+    pub(crate) fn class_of(&self, name: &Name) -> ClassId {
+        let Some((label, _)) = name.as_str().split_once(':') else { return self.open(0, OTHER) };
+        if let Some(id) = self.ids.read().get(label) {
+            return *id;
         }
-        self.class(label).count(kind);
+        let mut ids = self.ids.write();
+        let known = ids.get(label).map_or(ids.len() + 1, |id| usize::from(id.0));
+        if label == OTHER || known > MOST_CLASSES {
+            return self.open(0, OTHER);
+        }
+        let id = self.open(known as u8, label);
+        ids.insert(label.into(), id);
+        id
     }
 
-    fn class(&self, label: &str) -> Arc<Class> {
-        let mut classes = self.classes.write();
-        let label = if classes.len() < MOST_CLASSES { label } else { OTHER };
-        let new = || Arc::new(Class::new(self.store, label));
-        classes.entry(label.into()).or_insert_with(new).clone()
+    fn open(&self, id: u8, label: &str) -> ClassId {
+        self.classes[usize::from(id)].get_or_init(|| Box::new(Class::new(self.store, label)));
+        ClassId(id)
+    }
+
+    pub(crate) fn count(&self, class: ClassId, kind: &EventKind) {
+        if let Some(class) = self.classes[usize::from(class.0)].get() {
+            class.count(kind);
+        }
     }
 }
 
@@ -174,5 +192,22 @@ impl Class {
         };
         let [store, class] = self.labels.clone();
         counter!(LOST, &[store, class, ("reason", reason.to_owned())])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_what_is_before_the_colon_and_there_are_not_too_many() {
+        let meter = Meter::new("memory");
+        let class = |name: &str| meter.class_of(&Name::new(name).unwrap());
+        assert_eq!(class("jobs:1"), class("jobs:2"));
+        assert_ne!(class("jobs:1"), class("report:1"));
+        assert_eq!(class("nightly"), class("other:x"));
+        let others = (0..2 * MOST_CLASSES).filter(|id| class(&format!("{id}:x")) == class("other"));
+        assert_eq!(others.count(), MOST_CLASSES + 2, "two of the hundred are taken above");
+        assert_ne!(class("jobs:3"), class("other"));
     }
 }

@@ -1,6 +1,7 @@
 //! What the in-memory store knows, and every step it can take. All of it runs
 //! under one mutex, so a step is atomic.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -14,15 +15,14 @@ use crate::backend::{
 use crate::clock::{Clock, Moment};
 use crate::holder::{HeldBy, Holder};
 use crate::loss::{Forced, LossReason};
-use crate::name::Name;
+use crate::name::{Name, NameMap};
 use crate::owner::Owner;
 use crate::token::Token;
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    locks: HashMap<Name, Record>,
-    /// At least every token of a lock without a record, so that records need not be kept.
-    floor: u64,
+    locks: NameMap<Record>,
+    tokens: Tokens,
     /// Owners whose late requests must not take effect, and until when.
     barred: HashMap<Owner, Moment>,
     /// Force-releases, by the lease they ended.
@@ -93,6 +93,68 @@ impl Record {
             queue.retain(|waiter| waiter.claim.owner != owner);
         }
     }
+
+    fn waiter(&mut self, owner: Owner) -> Option<&mut Waiter> {
+        self.queue.as_mut()?.iter_mut().find(|waiter| waiter.claim.owner == owner)
+    }
+
+    fn lease_of(&self, owner: Owner) -> Option<&Lease> {
+        self.lease.as_ref().filter(|lease| lease.owner == owner)
+    }
+
+    /// Ends the lease if its time is over.
+    fn expire(&mut self, now: Moment) {
+        self.lease.take_if(|lease| lease.expires <= now);
+    }
+
+    /// Grants a free lock to its first live waiter.
+    fn serve(&mut self, tokens: &mut Tokens, now: Moment, clock: &Clock) {
+        while self.lease.is_none()
+            && let Some(waiter) = self.queue.as_mut().and_then(|queue| queue.pop_front())
+        {
+            if waiter.keeps_place_until > now {
+                let term = waiter.claim.ttl.min(PATIENCE_WITH_WAITERS);
+                self.grant(&waiter.claim, term, tokens, now, clock);
+            }
+            // Those who lost their place are told as well: they ask again.
+            waiter.bell.notify_one();
+        }
+    }
+
+    fn grant(
+        &mut self,
+        claim: &Claim,
+        term: Duration,
+        tokens: &mut Tokens,
+        now: Moment,
+        clock: &Clock,
+    ) -> Option<Grant> {
+        let since = clock.wall_micros();
+        let token = tokens.next(since)?;
+        let (owner, holder) = (claim.owner, claim.holder.clone());
+        let lease = Lease { owner, token, proved: now, expires: now + term, since, holder };
+        Some(self.lease.insert(lease).grant())
+    }
+
+    /// Whether it says nothing that a missing record would not.
+    fn is_idle(&self) -> bool {
+        self.lease.is_none() && self.queue().next().is_none()
+    }
+}
+
+/// Every token of the store, of whatever lock, is above the last: so the records of
+/// locks that nobody holds need not be kept.
+#[derive(Debug, Default)]
+struct Tokens {
+    last: u64,
+}
+
+impl Tokens {
+    fn next(&mut self, wall_micros: u64) -> Option<Token> {
+        let token = Token::after(Token::new(self.last), wall_micros)?;
+        self.last = token.get();
+        Some(token)
+    }
 }
 
 impl State {
@@ -101,65 +163,60 @@ impl State {
         if self.barred.get(&claim.owner).is_some_and(|until| *until > now) {
             return Verdict::Held(None);
         }
-        self.expire(&claim.name, now);
-        self.serve(&claim.name, now, clock);
         let record = self.locks.entry(claim.name.clone()).or_default();
-        if record.lease.as_ref().is_some_and(|lease| lease.owner == claim.owner) {
-            let grant = record.lease.as_ref().map(Lease::grant);
-            return grant.map_or(Verdict::Held(None), Verdict::Granted);
+        record.expire(now);
+        record.serve(&mut self.tokens, now, clock);
+        let Some(lease) = &record.lease else {
+            let granted = record.grant(&claim, claim.ttl, &mut self.tokens, now, clock);
+            return granted.map_or(Verdict::Held(None), Verdict::Granted);
+        };
+        if lease.owner == claim.owner {
+            return Verdict::Granted(lease.grant());
         }
-        if let Some(lease) = &record.lease {
-            let held_by = Some(lease.held_by());
-            if !claim.queue {
-                return Verdict::Held(held_by);
-            }
-            let queued = record.queue().any(|waiter| waiter.claim.owner == claim.owner);
-            if !queued {
-                let keeps_place_until = now + PATIENCE_WITH_WAITERS;
-                let bell = Arc::new(Notify::new());
-                let queue = record.queue.get_or_insert_default();
-                queue.push_back(Waiter { claim, bell, keeps_place_until });
-            }
-            return Verdict::Queued(held_by);
+        let held_by = Some(lease.held_by());
+        if !claim.queue {
+            return Verdict::Held(held_by);
         }
-        match self.grant(&claim, claim.ttl, now, clock) {
-            Some(grant) => Verdict::Granted(grant),
-            None => Verdict::Held(None),
+        if record.waiter(claim.owner).is_none() {
+            let keeps_place_until = now + PATIENCE_WITH_WAITERS;
+            let bell = Arc::new(Notify::new());
+            let queue = record.queue.get_or_insert_default();
+            queue.push_back(Waiter { claim, bell, keeps_place_until });
         }
+        Verdict::Queued(held_by)
     }
 
     /// Where the claim stands; shows that it still waits.
     pub(super) fn look(&mut self, claim: &Claim, now: Moment, clock: &Clock) -> Place {
+        let Some(record) = self.locks.get_mut(&claim.name) else { return Place::Gone };
         // Before others are judged by it: we are here.
-        if let Some(waiter) = self.waiter(claim) {
+        if let Some(waiter) = record.waiter(claim.owner) {
             waiter.keeps_place_until = now + PATIENCE_WITH_WAITERS;
         }
-        self.expire(&claim.name, now);
-        self.serve(&claim.name, now, clock);
-        let lease = self.locks.get(&claim.name).and_then(|record| record.lease.as_ref());
-        let free_at = lease.map_or(now, |lease| lease.expires);
-        if let Some(lease) = lease.filter(|lease| lease.owner == claim.owner) {
+        record.expire(now);
+        record.serve(&mut self.tokens, now, clock);
+        if let Some(lease) = record.lease_of(claim.owner) {
             return Place::Granted(lease.grant());
         }
-        match self.waiter(claim) {
+        let free_at = record.lease.as_ref().map_or(now, |lease| lease.expires);
+        match record.waiter(claim.owner) {
             Some(waiter) => Place::Waiting { bell: waiter.bell.clone(), free_at },
             None => Place::Gone,
         }
     }
 
     pub(super) fn leave(&mut self, claim: &Claim, now: Moment, clock: &Clock) {
-        if let Some(record) = self.locks.get_mut(&claim.name) {
-            record.dequeue(claim.owner);
-        }
-        if let Some(token) = self.token_of(&claim.name, claim.owner) {
-            self.release(&claim.hold(token), now, clock);
+        let Some(record) = self.locks.get_mut(&claim.name) else { return };
+        record.dequeue(claim.owner);
+        if let Some(token) = record.lease_of(claim.owner).map(|lease| lease.token) {
+            self.release(claim.hold(token), now, clock);
         }
     }
 
     pub(super) fn settle(&mut self, claim: &Claim, now: Moment) -> Option<Grant> {
-        self.expire(&claim.name, now);
         if let Some(record) = self.locks.get_mut(&claim.name) {
-            if let Some(lease) = record.lease.as_ref().filter(|l| l.owner == claim.owner) {
+            record.expire(now);
+            if let Some(lease) = record.lease_of(claim.owner) {
                 return Some(lease.grant());
             }
             record.dequeue(claim.owner);
@@ -188,15 +245,19 @@ impl State {
         }
     }
 
-    pub(super) fn release(&mut self, hold: &Hold, now: Moment, clock: &Clock) -> Release {
-        let Some(record) = self.locks.get_mut(&hold.name) else { return Release::NotHeld };
+    pub(super) fn release(&mut self, hold: Hold, now: Moment, clock: &Clock) -> Release {
+        let Entry::Occupied(mut lock) = self.locks.entry(hold.name) else {
+            return Release::NotHeld;
+        };
+        let record = lock.get_mut();
         let Some(lease) = record.lease.take_if(|lease| lease.owner == hold.owner) else {
             return Release::NotHeld;
         };
-        let verdict = if lease.expires > now { Release::Released } else { Release::NotHeld };
-        self.floor = self.floor.max(lease.token.get());
-        self.serve(&hold.name, now, clock);
-        verdict
+        record.serve(&mut self.tokens, now, clock);
+        if record.is_idle() {
+            lock.remove();
+        }
+        if lease.expires > now { Release::Released } else { Release::NotHeld }
     }
 
     pub(super) fn force_release(
@@ -206,12 +267,12 @@ impl State {
         now: Moment,
         clock: &Clock,
     ) -> Option<(Owner, Token)> {
-        self.expire(name, now);
-        let lease = self.locks.get_mut(name)?.lease.take()?;
-        self.floor = self.floor.max(lease.token.get());
-        let record = ForcedInfo::new(forced, clock.wall(), lease.token);
-        self.forced.insert((name.clone(), lease.token), record);
-        self.serve(name, now, clock);
+        let record = self.locks.get_mut(name)?;
+        record.expire(now);
+        let lease = record.lease.take()?;
+        record.serve(&mut self.tokens, now, clock);
+        let ended = ForcedInfo::new(forced, clock.wall(), lease.token);
+        self.forced.insert((name.clone(), lease.token), ended);
         Some((lease.owner, lease.token))
     }
 
@@ -247,68 +308,6 @@ impl State {
         infos.filter(|info| info.lease.is_some() || info.waiters > 0).collect()
     }
 
-    fn waiter(&mut self, claim: &Claim) -> Option<&mut Waiter> {
-        let queue = self.locks.get_mut(&claim.name)?.queue.as_mut()?;
-        queue.iter_mut().find(|waiter| waiter.claim.owner == claim.owner)
-    }
-
-    fn token_of(&self, name: &Name, owner: Owner) -> Option<Token> {
-        let lease = self.locks.get(name)?.lease.as_ref()?;
-        (lease.owner == owner).then_some(lease.token)
-    }
-
-    /// Ends the lease of this lock if its time is over.
-    fn expire(&mut self, name: &Name, now: Moment) {
-        if let Some(record) = self.locks.get_mut(name)
-            && let Some(lease) = record.lease.take_if(|lease| lease.expires <= now)
-        {
-            self.floor = self.floor.max(lease.token.get());
-        }
-    }
-
-    /// Grants a free lock to its first live waiter, or forgets it if there is none.
-    fn serve(&mut self, name: &Name, now: Moment, clock: &Clock) {
-        while let Some(record) = self.locks.get_mut(name) {
-            if record.lease.is_some() {
-                return;
-            }
-            let first = record.queue.as_mut().and_then(|queue| queue.pop_front());
-            let Some(waiter) = first else {
-                self.locks.remove(name);
-                return;
-            };
-            if waiter.keeps_place_until > now {
-                let term = waiter.claim.ttl.min(PATIENCE_WITH_WAITERS);
-                self.grant(&waiter.claim, term, now, clock);
-            }
-            // Those who lost their place are told as well: they ask again.
-            waiter.bell.notify_one();
-        }
-    }
-
-    fn grant(
-        &mut self,
-        claim: &Claim,
-        term: Duration,
-        now: Moment,
-        clock: &Clock,
-    ) -> Option<Grant> {
-        let since = clock.wall_micros();
-        let token = Token::after(Token::new(self.floor), since)?;
-        self.floor = token.get();
-        let lease = Lease {
-            owner: claim.owner,
-            token,
-            proved: now,
-            expires: now + term,
-            since,
-            holder: claim.holder.clone(),
-        };
-        let grant = lease.grant();
-        self.locks.entry(claim.name.clone()).or_default().lease = Some(lease);
-        Some(grant)
-    }
-
     /// Forgets what has lapsed, whenever the table has doubled: the cost per claim stays constant.
     fn sweep(&mut self, now: Moment) {
         let size = self.locks.len() + self.barred.len() + self.forced.len();
@@ -316,13 +315,9 @@ impl State {
             return;
         }
         self.barred.retain(|_, until| *until > now);
-        let floor = &mut self.floor;
         self.locks.retain(|_, record| {
-            let lapsed = record.lease.as_ref().is_none_or(|lease| lease.expires <= now);
-            if let Some(lease) = record.lease.as_ref().filter(|_| lapsed) {
-                *floor = (*floor).max(lease.token.get());
-            }
-            !(lapsed && record.waiters(now).next().is_none())
+            let held = record.lease.as_ref().is_some_and(|lease| lease.expires > now);
+            held || record.waiters(now).next().is_some()
         });
         // Audit: the newest thousand are enough for a store that dies with its process.
         if self.forced.len() > 1024 {

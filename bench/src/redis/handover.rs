@@ -1,0 +1,142 @@
+//! Sixteen clients and one lock, beside a list that they pop a single element from: no
+//! lock can be handed over with less, and that one is lost with whoever holds it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use leasehold::clock::{Clock, Moment};
+use redis::aio::MultiplexedConnection;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+
+use super::raw::connection;
+use super::server::Server;
+use crate::Plan;
+use crate::contender::{Rhythm, Turn, Wanted, contend};
+use crate::handover::figures;
+use crate::report::{Goal, Row, Table};
+use crate::stats::median;
+
+const CLIENTS: usize = 16;
+const COLUMNS: &[&str] = &["turns/s", "p50", "p99", "wait ms", "self %", "cmds", "to pop"];
+
+pub(crate) fn run(plan: &Plan, server: &Server) -> Result<Table> {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let mut rows = Vec::new();
+    for (says, pause, goal) in [("", 0, 0.75), (", 5 ms idle", 5, 0.97)] {
+        let ours = format!("redis, {CLIENTS} clients{says}");
+        if !plan.wants(&ours) {
+            continue;
+        }
+        let pause = Duration::from_millis(pause);
+        let mut repetitions = Vec::new();
+        for _ in 0..plan.repetitions(5) {
+            let pop = measured(&runtime, server, plan.measure, pause, true)?;
+            let lock = measured(&runtime, server, plan.measure, pause, false)?;
+            repetitions.push((pop, lock));
+        }
+        let of =
+            |figure: &dyn Fn(&([f64; 6], [f64; 6])) -> f64| median(repetitions.iter().map(figure));
+        let mut pop: Vec<_> = (0..6).map(|column| of(&|(pop, _)| pop[column])).collect();
+        let mut lock: Vec<_> = (0..6).map(|column| of(&|(_, lock)| lock[column])).collect();
+        pop.push(1.0);
+        lock.push(of(&|(pop, lock)| lock[0] / pop[0]));
+        rows.push(Row { case: format!("BLPOP{says}"), figures: pop, goals: vec![] });
+        let goals = vec![
+            Goal::AtLeast("to pop", goal),
+            Goal::AtMost("cmds", 3.0),
+            Goal::AtMost("self %", 0.0),
+        ];
+        rows.push(Row { case: ours, figures: lock, goals });
+    }
+    let notes = vec![
+        "BLPOP: take the one element of a list, push it back; no token, no crash safety.".into(),
+        "cmds: commands of clients for each turn, heartbeats included, messages not.".into(),
+    ];
+    Ok(Table { group: "redis handover", columns: COLUMNS, rows, notes })
+}
+
+fn measured(
+    runtime: &Runtime,
+    server: &Server,
+    measure: Duration,
+    pause: Duration,
+    pop: bool,
+) -> Result<[f64; 6]> {
+    let rhythm = Rhythm { hold: Duration::ZERO, pause };
+    runtime.block_on(async {
+        let mut control = connection(&server.url()).await?;
+        let _: () = redis::cmd("FLUSHALL").query_async(&mut control).await?;
+        let mut running = JoinSet::new();
+        let tokens = Arc::<AtomicU64>::default();
+        if pop {
+            let _: () = redis::cmd("LPUSH").arg("one").arg(1).query_async(&mut control).await?;
+        }
+        let mut connections = Vec::new();
+        let mut locks = Vec::new();
+        for _ in 0..CLIENTS {
+            match pop {
+                true => connections.push(connection(&server.url()).await?),
+                false => locks.push(leasehold::connect(server.url()).await?.lock("contended")),
+            }
+        }
+        let before = commands(&mut control).await?;
+        let end = Clock::boot().now() + measure;
+        for (client, connection) in connections.into_iter().enumerate() {
+            running.spawn(pop_until(client, connection, rhythm, end, tokens.clone()));
+        }
+        for (client, lock) in locks.into_iter().enumerate() {
+            running.spawn(contend(client, Wanted::Lease(lock), rhythm, end));
+        }
+        let mut turns = Vec::new();
+        while let Some(some) = running.join_next().await {
+            turns.append(&mut some??);
+        }
+        let sent = commands(&mut control).await? - before;
+        let each = sent as f64 / turns.len() as f64;
+        let [rate, p50, p99, wait, again] = figures(turns)?;
+        Ok([rate, p50, p99, wait, again, each])
+    })
+}
+
+async fn pop_until(
+    client: usize,
+    mut connection: MultiplexedConnection,
+    rhythm: Rhythm,
+    end: Moment,
+    tokens: Arc<AtomicU64>,
+) -> Result<Vec<Turn>> {
+    let clock = Clock::boot();
+    let mut turns = Vec::with_capacity(1 << 16);
+    loop {
+        let asked = clock.now();
+        if asked >= end {
+            return Ok(turns);
+        }
+        let _: redis::Value =
+            redis::cmd("BLPOP").arg("one").arg(0).query_async(&mut connection).await?;
+        let granted = clock.now();
+        let token = tokens.fetch_add(1, Ordering::Relaxed);
+        turns.push(Turn { client, token, asked, granted, released: clock.now() });
+        let _: () = redis::cmd("LPUSH").arg("one").arg(1).query_async(&mut connection).await?;
+        if !rhythm.pause.is_zero() {
+            tokio::time::sleep(rhythm.pause).await;
+        }
+    }
+}
+
+/// How many commands clients sent so far that take or give back.
+async fn commands(control: &mut MultiplexedConnection) -> Result<u64> {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query_async(control).await?;
+    let mut sum = 0;
+    for name in ["evalsha", "blpop", "lpush"] {
+        let start = format!("cmdstat_{name}:calls=");
+        if let Some(line) = stats.lines().find_map(|line| line.strip_prefix(&start)) {
+            let calls = line.split(',').next().context("a count")?;
+            sum += calls.parse::<u64>()?;
+        }
+    }
+    Ok(sum)
+}

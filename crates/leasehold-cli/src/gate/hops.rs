@@ -1,0 +1,67 @@
+//! Headers that belong to one connection and not to the request, RFC 9110 section 7.6.1.
+
+use std::net::IpAddr;
+
+use hyper::HeaderMap;
+use hyper::header::{CONNECTION, EXPECT, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const HOPS: [HeaderName; 10] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("proxy-authenticate"),
+    HeaderName::from_static("proxy-authorization"),
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    EXPECT,
+];
+
+/// Makes headers fit for the other side, and says for whom a request is passed on.
+pub(super) fn forward(headers: &mut HeaderMap, peer: Option<IpAddr>) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        // The token is for us, whatever a client says about it.
+        .filter(|name| *name != leasehold::fence::http::FENCING_TOKEN)
+        .collect();
+    for name in HOPS.iter().chain(&named) {
+        headers.remove(name);
+    }
+    let Some(peer) = peer else { return };
+    let before = headers.get(X_FORWARDED_FOR).and_then(|value| value.to_str().ok());
+    let line = before.map_or_else(|| peer.to_string(), |before| format!("{before}, {peer}"));
+    if let Ok(line) = line.parse() {
+        headers.insert(X_FORWARDED_FOR, line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_belongs_to_a_connection_is_not_passed_on() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "close, x-private, fencing-token"),
+            ("transfer-encoding", "chunked"),
+            ("x-private", "1"),
+            ("x-public", "2"),
+            ("fencing-token", "jobs;1"),
+            ("x-forwarded-for", "10.0.0.1"),
+        ] {
+            headers.insert(HeaderName::from_static(name), value.parse().unwrap());
+        }
+        forward(&mut headers, Some([127, 0, 0, 1].into()));
+        let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["fencing-token", "x-forwarded-for", "x-public"]);
+        assert_eq!(headers["x-forwarded-for"], "10.0.0.1, 127.0.0.1");
+    }
+}

@@ -1,0 +1,84 @@
+//! One Redis server, which writes everything down before it answers.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::{Stage, Store, servers};
+use crate::course::fault::Fault;
+use crate::course::schedule::Strike;
+use crate::faults::server::{Data, Server};
+
+/// Redis, one server.
+#[derive(Debug)]
+pub(super) struct Redis;
+
+impl Store for Redis {
+    fn name(&self) -> &'static str {
+        "redis"
+    }
+
+    fn does_not_apply(&self, fault: Fault) -> Option<&'static str> {
+        match fault {
+            Fault::Disk => Some("it runs in memory, and says so when it cannot write"),
+            Fault::Leader => Some("there is one server; fail-over is in tests/redis/failover.rs"),
+            _ => None,
+        }
+    }
+
+    fn does_not_promise(&self, fault: Fault) -> &'static [(&'static str, &'static str)] {
+        match fault {
+            Fault::Amnesia => &[("X", "leases are lost with the data; tokens are not")],
+            Fault::Clock => &[
+                ("X", "keys expire by the server's wall clock: early when it jumps ahead"),
+                ("L", "and late when it jumps back"),
+            ],
+            _ => &[],
+        }
+    }
+
+    fn set(&self, folder: &Path, fault: Fault) -> Result<Box<dyn Stage>> {
+        let make = |data: &Path, addr: SocketAddr| {
+            let mut command = Command::new("redis-server");
+            command.args(["--bind", "127.0.0.1", "--port", &addr.port().to_string()]);
+            command.args(["--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
+            command.arg("--dir").arg(data);
+            command
+        };
+        let mut server = Server::new(&folder.join("redis"), make)?.ready_when(answers);
+        if fault == Fault::Clock {
+            server = server.with_clock()?;
+        }
+        server.start(Data::Kept)?;
+        Ok(Box::new(OneServer(server)))
+    }
+}
+
+/// It takes connections while it still reads its data.
+fn answers(addr: SocketAddr) -> bool {
+    let asked = Command::new("redis-cli").args(["-p", &addr.port().to_string(), "ping"]).output();
+    asked.is_ok_and(|output| output.stdout.starts_with(b"PONG"))
+}
+
+#[derive(Debug)]
+struct OneServer(Server);
+
+impl Stage for OneServer {
+    fn servers(&self) -> Vec<SocketAddr> {
+        vec![self.0.addr()]
+    }
+
+    fn url(&self, servers: &[SocketAddr]) -> String {
+        format!("redis://{}?timeout=500ms", servers[0])
+    }
+
+    fn inject(&mut self, fault: Fault, strike: &Strike) -> Result<()> {
+        servers::inject(&mut self.0, fault, strike)
+    }
+
+    fn heal(&mut self, fault: Fault, strike: &Strike) -> Result<()> {
+        servers::heal(&mut self.0, fault, strike)
+    }
+}

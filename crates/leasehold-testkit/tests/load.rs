@@ -1,0 +1,33 @@
+//! Row 22: a thousand waiters on one lock. Nobody starves, and nobody is woken in vain: what
+//! a hand-over costs does not grow with the line.
+
+use leasehold::StoreKind;
+use leasehold_testkit::course::descriptors;
+use leasehold_testkit::load::{Load, of_a_line};
+use leasehold_testkit::stores;
+
+/// To ask, to wait, to be renewed to the full TTL, to release; and some of it once more.
+const REQUESTS: u64 = 8;
+
+async fn lines(kind: StoreKind) -> (Load, Load) {
+    descriptors::raise_limit();
+    let short = of_a_line(stores::open(kind), 50).await;
+    let long = of_a_line(stores::open(kind), 1_000).await;
+    for load in [short, long] {
+        assert!(load.requests <= REQUESTS * load.waiters, "{load:?}");
+    }
+    (short, long)
+}
+
+#[tokio::test]
+async fn a_thousand_waiters_cost_memory_a_few_requests_each() {
+    lines(StoreKind::Memory).await;
+}
+
+/// A herd would look at the database a thousand times for each hand-over instead of fifty.
+#[tokio::test]
+async fn a_thousand_waiters_cost_sqlite_a_few_requests_and_reads_each() {
+    let (short, long) = lines(StoreKind::Sqlite).await;
+    let each = |load: Load| load.reads as f64 / load.waiters as f64;
+    assert!(each(long) <= 3.0 * each(short) + 20.0, "{short:?} {long:?}");
+}

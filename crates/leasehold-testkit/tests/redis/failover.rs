@@ -1,0 +1,154 @@
+//! Masters that change: by order, by death, with and without what they knew.
+
+use leasehold::{LeaseState, Locks};
+use leasehold_testkit::servers::{Redis, RedisCluster, RedisSentinel};
+use tokio::time::timeout;
+
+use crate::client::{FAIL_OVER, LONG, acquire, after_fail_over, connect, granted, until_waiters};
+
+/// Takes the lock as soon as that is possible again.
+async fn taken(locks: &Locks, name: &str) -> leasehold::Lease {
+    let lock = async || locks.lock(name).ttl(LONG).try_acquire().await.ok().flatten();
+    let waiting = async {
+        loop {
+            if let Some(lease) = lock().await {
+                return lease;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    timeout(FAIL_OVER, waiting).await.expect("the lock can be had again")
+}
+
+/// A switch in good order: leases are proved again at the new master, lines go on.
+#[tokio::test]
+async fn a_switch_by_sentinels_is_followed() {
+    let servers = RedisSentinel::start(&[]).unwrap();
+    let (holder, waiter) = (connect(servers.url()).await, connect(servers.url()).await);
+    let lease = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+    let waiting = acquire(waiter.lock("a").ttl(LONG));
+    until_waiters(&holder, "a", 1).await;
+    servers.fail_over().unwrap();
+    let port = servers.master_port().unwrap();
+    let new = servers.servers.iter().find(|server| server.port() == port).unwrap();
+    let old = servers.servers.iter().find(|server| server.port() != port).unwrap();
+    // For a moment there are two: what the old one still grants is lost, and found out.
+    let is = |server: &Redis, role: &str| server.cli(&["role"]).unwrap().starts_with(role);
+    let switched = async || is(new, "master") && is(old, "slave");
+    after_fail_over("there is one master", switched).await;
+    // Never assumed: asked.
+    let proved = async || lease.verify().await.is_ok();
+    after_fail_over("the lease is proved at the new master", proved).await;
+    assert_eq!(new.cli(&["get", "lock:a"]).unwrap(), lease.owner().to_string());
+    let token = lease.token();
+    lease.release().await.unwrap();
+    let next = timeout(FAIL_OVER, waiting).await.unwrap().unwrap().unwrap();
+    assert!(next.token() > token);
+    assert_eq!(new.cli(&["get", "lock:a"]).unwrap(), next.owner().to_string());
+}
+
+/// FAULTS 8: the new master never heard of the lease. It is lost, not assumed, and the next
+/// token is higher all the same.
+#[tokio::test]
+async fn a_lease_that_the_new_master_does_not_know_is_lost() {
+    let mut servers = RedisSentinel::start(&[]).unwrap();
+    let locks = connect(servers.url()).await;
+    let before = locks.lock("a").ttl(LONG).acquire().await.unwrap();
+    let (old, replicated) = (before.token(), before.release().await);
+    replicated.unwrap();
+    let [master, replica] = &mut servers.servers;
+    // The link is cut for good: a stopped replica cannot come back to it.
+    replica.process().pause();
+    master.cli(&["client", "kill", "type", "replica"]).unwrap();
+    let lease = locks.lock("a").ttl(LONG).acquire().await.unwrap();
+    assert!(lease.token() > old);
+    master.kill();
+    replica.process().resume();
+    let loss = timeout(FAIL_OVER, lease.lost()).await.expect("the loss is noticed");
+    assert!(matches!(lease.state(), LeaseState::Lost(_)), "{loss:?}");
+    let next = taken(&locks, "a").await;
+    assert!(next.token() > lease.token(), "{} after {}", next.token(), lease.token());
+}
+
+/// A master dies while somebody waits: the waiter goes on at the next one.
+#[tokio::test]
+async fn waiters_survive_the_death_of_a_master() {
+    let mut servers = RedisSentinel::start(&[]).unwrap();
+    let (holder, waiter) = (connect(servers.url()).await, connect(servers.url()).await);
+    let lease = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+    let waiting = acquire(waiter.lock("a").ttl(LONG));
+    until_waiters(&holder, "a", 1).await;
+    servers.servers[0].kill();
+    let proved = async || lease.verify().await.is_ok() || lease.state() != LeaseState::Held;
+    after_fail_over("the lease is proved, or lost", proved).await;
+    let token = lease.token();
+    drop(lease);
+    let next = timeout(FAIL_OVER, waiting).await.unwrap().unwrap().unwrap();
+    assert!(next.token() > token);
+}
+
+/// Many locks at once, in all slots: each batch is split, and everything comes back in order.
+#[tokio::test]
+async fn locks_of_all_slots_travel_together() {
+    let cluster = RedisCluster::start(&[]).unwrap();
+    let locks = connect(cluster.url()).await;
+    let mut names: Vec<_> = (0..100).map(|number| format!("many:{{{number}}}:x{number}")).collect();
+    names.sort();
+    let taking = names.iter().map(async |name| locks.lock(name).ttl(LONG).acquire().await);
+    let leases = futures_util::future::try_join_all(taking).await.unwrap();
+    let listed = locks.list("many:").await.unwrap();
+    let listed: Vec<_> = listed.iter().map(|info| info.name.to_string()).collect();
+    assert_eq!(listed, names);
+    for lease in &leases {
+        assert_eq!(lease.verify().await.unwrap(), lease.token());
+    }
+    let giving = leases.into_iter().map(leasehold::Lease::release);
+    futures_util::future::try_join_all(giving).await.unwrap();
+    assert!(locks.list("many:").await.unwrap().is_empty());
+}
+
+/// Resharding: the lock's slot goes to another node, with its lease, its line and its messages.
+#[tokio::test]
+async fn a_slot_that_moves_is_followed() {
+    let cluster = RedisCluster::start(&[]).unwrap();
+    let (holder, waiter) = (connect(cluster.url()).await, connect(cluster.url()).await);
+    let mut lease = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+    for _ in 0..3 {
+        let waiting = acquire(waiter.lock("a").ttl(LONG));
+        until_waiters(&holder, "a", 1).await;
+        cluster.move_slot_of("lock:a").unwrap();
+        let proved = async || lease.verify().await.is_ok();
+        after_fail_over("the lease is proved where it is now", proved).await;
+        until_waiters(&holder, "a", 1).await;
+        let token = lease.token();
+        lease.release().await.unwrap();
+        let next = granted(waiting).await;
+        assert!(next.token() > token);
+        next.release().await.unwrap();
+        lease = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+    }
+}
+
+/// A master of the cluster dies; its replica takes over.
+#[tokio::test]
+async fn the_death_of_a_node_is_survived() {
+    let mut cluster = RedisCluster::start(&[]).unwrap();
+    let (holder, waiter) = (connect(cluster.url()).await, connect(cluster.url()).await);
+    let elsewhere = ["b", "c", "d", "e", "f", "g"];
+    let place = cluster.place_of_master("lock:a").unwrap();
+    let lease = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+    let waiting = acquire(waiter.lock("a").ttl(LONG));
+    until_waiters(&holder, "a", 1).await;
+    let apart = elsewhere.into_iter().find(|name| {
+        cluster.place_of_master(&format!("lock:{name}")).is_ok_and(|other| other != place)
+    });
+    let other = holder.lock(apart.expect("a lock elsewhere")).ttl(LONG).acquire().await.unwrap();
+    cluster.nodes[place].kill();
+    let proved = async || lease.verify().await.is_ok() || lease.state() != LeaseState::Held;
+    after_fail_over("the lease is proved, or lost", proved).await;
+    let token = lease.token();
+    drop(lease);
+    let next = timeout(FAIL_OVER, waiting).await.unwrap().unwrap().unwrap();
+    assert!(next.token() > token);
+    assert_eq!(other.verify().await.unwrap(), other.token(), "the other nodes went on");
+}

@@ -1,0 +1,12 @@
+//! Redis and Valkey, on real servers.
+
+mod client;
+mod conformance;
+mod doctor;
+mod failover;
+mod foreign;
+mod foreign_clients;
+mod forgetting;
+mod keys;
+mod network;
+mod waiting;

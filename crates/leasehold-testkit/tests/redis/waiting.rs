@@ -1,0 +1,127 @@
+//! Many who wait for one lock.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use leasehold_testkit::servers::Redis;
+use leasehold_testkit::world::within_bound;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use crate::client::{LONG, acquire, client, granted, server, until_waiters};
+
+/// How often each script command and message ran.
+fn counts(server: &Redis) -> HashMap<String, u64> {
+    let stats = server.cli(&["info", "commandstats"]).unwrap();
+    let counted = stats.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
+    });
+    counted.collect()
+}
+
+/// One message per hand-over and no herd: at most three commands for an acquisition.
+#[tokio::test]
+async fn a_handover_costs_few_commands() {
+    const CLIENTS: usize = 8;
+    const ROUNDS: usize = 20;
+    let server = server();
+    let mut clients = Vec::new();
+    for _ in 0..CLIENTS {
+        clients.push(client(&server).await);
+    }
+    let warm = clients[0].lock("a").ttl(LONG).acquire().await.unwrap();
+    warm.release().await.unwrap();
+    let before = counts(&server);
+    let (last, selves) = (Mutex::new(usize::MAX), AtomicUsize::new(0));
+    let contend = |me: usize| {
+        let (locks, last, selves) = (clients[me].clone(), &last, &selves);
+        async move {
+            for _ in 0..ROUNDS {
+                let lease = locks.lock("a").ttl(LONG).acquire().await.unwrap();
+                let before = std::mem::replace(&mut *last.lock(), me);
+                selves.fetch_add(usize::from(before == me), Ordering::Relaxed);
+                lease.release().await.unwrap();
+            }
+        }
+    };
+    within_bound("everybody's turns", join_all((0..CLIENTS).map(contend))).await;
+    let after = counts(&server);
+    let grown = |name: &str| after.get(name).unwrap_or(&0) - before.get(name).unwrap_or(&0);
+    let acquisitions = (CLIENTS * ROUNDS) as u64;
+    // Claims, releases and heartbeats are all scripts.
+    assert!(grown("evalsha") <= 3 * acquisitions, "{} calls", grown("evalsha"));
+    assert!(grown("publish") <= acquisitions, "{} messages", grown("publish"));
+    // Only whoever comes first, or last, may find itself alone.
+    assert!(selves.load(Ordering::Relaxed) <= ROUNDS, "{selves:?} without a turn between");
+}
+
+/// FAULTS 22: nobody starves, and everybody is served in order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_clients_wait_for_one_lock() {
+    const WAITERS: usize = 1000;
+    let server = Redis::start(&["--maxclients", "4000"]).unwrap();
+    let url: Arc<str> = format!("{}?timeout=60s", server.url()).into();
+    let patient = Duration::from_secs(60);
+    let holder = leasehold::connect(&*url).request_timeout(patient).await.unwrap();
+    let lease = holder.lock("a").ttl(LONG * 10).acquire().await.unwrap();
+    let mut waiting = Vec::new();
+    let served = Arc::new(AtomicUsize::new(0));
+    let doors = Arc::new(Semaphore::new(16));
+    for _ in 0..WAITERS {
+        let (url, served, doors) = (url.clone(), served.clone(), doors.clone());
+        waiting.push(tokio::spawn(async move {
+            let door = doors.acquire().await.unwrap();
+            let locks = leasehold::connect(&*url).request_timeout(patient).await.unwrap();
+            drop(door);
+            let lease = locks.lock("a").ttl(LONG).acquire().await.unwrap();
+            served.fetch_add(1, Ordering::Relaxed);
+            let token = lease.token();
+            lease.release().await.unwrap();
+            token
+        }));
+    }
+    let everybody = async {
+        while holder.inspect("a").await.unwrap().waiters < WAITERS {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let bound = Duration::from_secs(120);
+    tokio::time::timeout(bound, everybody).await.expect("everybody waits");
+    assert_eq!(served.load(Ordering::Relaxed), 0);
+    lease.release().await.unwrap();
+    let turns = tokio::time::timeout(bound, join_all(waiting)).await.expect("everybody's turn");
+    let mut tokens: Vec<_> = turns.into_iter().map(|turn| turn.expect("no panic")).collect();
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens.len(), WAITERS, "every token is another");
+}
+
+/// redisson#3004, #6150: those behind a dead waiter are served.
+#[tokio::test]
+async fn a_dead_waiter_costs_little() {
+    let server = server();
+    let (holder, dead, last) =
+        (client(&server).await, client(&server).await, client(&server).await);
+    let lease = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+    let vanished = {
+        // Its runtime goes, and with it everything that would leave the line.
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let url = server.url();
+        runtime.spawn(async move {
+            let locks = leasehold::connect(url).await.unwrap();
+            let _lease = locks.lock("a").ttl(LONG).acquire().await;
+        });
+        runtime
+    };
+    until_waiters(&holder, "a", 1).await;
+    vanished.shutdown_background();
+    drop(dead);
+    let waiting = acquire(last.lock("a").ttl(LONG));
+    until_waiters(&holder, "a", 2).await;
+    lease.release().await.unwrap();
+    granted(waiting).await.release().await.unwrap();
+}

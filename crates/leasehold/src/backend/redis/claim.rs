@@ -1,0 +1,158 @@
+//! Claims: taking locks and places in line, and asking what became of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+
+use super::RedisStore;
+use super::answer::{Record, bytes, encode_holder, items, left, number, token};
+use super::batch::{Located, by_slot};
+use super::error::unexpected;
+use super::keys::Companion::{Line, Record as RecordKey};
+use super::script::{ACQUIRE, Call, LEAVE, SETTLE};
+use crate::backend::{Claim, Grant, Proof, Turn, Verdict};
+use crate::clock::Moment;
+use crate::error::Result;
+use crate::holder::HeldBy;
+
+/// For how long at least an owner stays barred whose claim may still be on its way.
+const SHORTEST_BAR: Duration = Duration::from_secs(60);
+
+impl RedisStore {
+    pub(super) async fn claim(&self, claims: Vec<Claim>) -> Result<Vec<Verdict>> {
+        let claims = self.locate(claims, |claim| &claim.name);
+        let matter = self.route.slots_matter();
+        let mut verdicts = by_slot(claims.clone(), matter, |some| self.claim_in_slot(some)).await?;
+        if self.settings.wait_replicas > 0 {
+            self.replicate(&claims, &mut verdicts).await?;
+        }
+        Ok(verdicts)
+    }
+
+    async fn claim_in_slot(&self, claims: Vec<Located<Claim>>) -> Result<Vec<Verdict>> {
+        let Some(((keys, first), slot)) = claims.first().map(|one| (one, one.0.slot)) else {
+            return Ok(Vec::new());
+        };
+        debug_assert_eq!(keys.slot, slot);
+        let mut call = Call::new(&ACQUIRE, slot, 3 * claims.len());
+        for (keys, _) in &claims {
+            call.keys(keys, &[RecordKey, Line]);
+        }
+        // One client has one holder.
+        call.arg(self.route.channel(slot)).arg(encode_holder(&first.holder));
+        let number = self.waiters.next_number();
+        for (_, claim) in &claims {
+            let queue = u8::from(claim.queue);
+            call.arg(claim.owner.to_string()).arg(millis(claim.ttl)).arg(queue).arg(number);
+        }
+        let at = self.clock.now();
+        let asked = claims.iter().map(|(_, claim)| claim);
+        let mut registered = self.waiters.register(asked, number, at);
+        let answer = self.route.call(&call).await?;
+        let mut verdicts = Vec::with_capacity(claims.len());
+        for ((keys, claim), answer) in claims.iter().zip(items(answer, claims.len())?) {
+            let verdict = match answer {
+                Value::Int(granted) => Verdict::Granted(grant(granted, at, claim)?),
+                Value::Array(parts) => {
+                    let [queued, left_for, is_first, holds, record] = &parts[..] else {
+                        return Err(unexpected());
+                    };
+                    let held_by = held_by(holds, record)?;
+                    if self::number(queued)? == 1 {
+                        registered.keep(claim.owner);
+                        let is_first = self::number(is_first)? == 1;
+                        let free_in = left(self::number(left_for)?).filter(|_| is_first);
+                        self.has_place(claim, keys.slot, number, free_in);
+                        Verdict::Queued(held_by)
+                    } else {
+                        Verdict::Held(held_by)
+                    }
+                }
+                _ => return Err(unexpected()),
+            };
+            verdicts.push(verdict);
+        }
+        Ok(verdicts)
+    }
+
+    fn has_place(&self, claim: &Claim, slot: u16, number: u64, free_in: Option<Duration>) {
+        let Some(waiter) = self.waiters.get(claim.owner) else { return };
+        let now = self.clock.now();
+        waiter.seen(number, now, free_in);
+        if !self.route.listens(slot) {
+            // The message of a grant would not be heard: listen first, then ask again.
+            waiter.beat_now(now);
+        }
+    }
+
+    pub(super) async fn wait_for_turn(self: &Arc<Self>, claim: Claim) -> Result<Turn> {
+        // Nothing is known of a place that was given up, or never taken.
+        let Some(waiter) = self.waiters.get(claim.owner) else { return Ok(Turn::TryAgain) };
+        let turn = waiter.turn(&self.waiters.due_changed).await;
+        self.waiters.forget(claim.owner);
+        if let (Turn::Granted(grant), true) = (&turn, self.settings.wait_replicas > 0) {
+            let mut verdicts = vec![Verdict::Granted(*grant)];
+            self.replicate(&self.locate(vec![claim], |claim| &claim.name), &mut verdicts).await?;
+            if let [Verdict::Granted(grant)] = verdicts[..] {
+                return Ok(Turn::Granted(grant));
+            }
+            return Ok(Turn::TryAgain);
+        }
+        Ok(turn)
+    }
+
+    pub(super) async fn leave_line(&self, claim: Claim) -> Result<()> {
+        self.waiters.forget(claim.owner);
+        let keys = self.keys(&claim.name);
+        let mut call = Call::new(&LEAVE, keys.slot, 3);
+        call.keys(&keys, &[RecordKey, Line]);
+        call.arg(claim.owner.to_string());
+        self.route.call(&call).await.map(drop)
+    }
+
+    pub(super) async fn settle_claims(&self, claims: Vec<Claim>) -> Result<Vec<Option<Grant>>> {
+        for claim in &claims {
+            self.waiters.forget(claim.owner);
+        }
+        let claims = self.locate(claims, |claim| &claim.name);
+        by_slot(claims, self.route.slots_matter(), |some| self.settle_in_slot(some)).await
+    }
+
+    async fn settle_in_slot(&self, claims: Vec<Located<Claim>>) -> Result<Vec<Option<Grant>>> {
+        let Some((keys, first)) = claims.first() else { return Ok(Vec::new()) };
+        let mut call = Call::new(&SETTLE, keys.slot, 3 * claims.len());
+        for (keys, _) in &claims {
+            call.keys(keys, &[RecordKey, Line]);
+        }
+        call.arg(self.route.channel(keys.slot)).arg(encode_holder(&first.holder));
+        for (_, claim) in &claims {
+            let bar = claim.ttl.max(SHORTEST_BAR);
+            call.arg(claim.owner.to_string()).arg(millis(claim.ttl)).arg(millis(bar));
+        }
+        let at = self.clock.now();
+        let answers = items(self.route.call(&call).await?, claims.len())?;
+        let settled =
+            claims.iter().zip(&answers).map(|((_, claim), answer)| match number(answer)? {
+                0 => Ok(None),
+                granted => grant(granted, at, claim).map(Some),
+            });
+        settled.collect()
+    }
+}
+
+/// A grant of its whole TTL, asked for at this moment.
+fn grant(granted: i64, at: Moment, claim: &Claim) -> Result<Grant> {
+    let valid_for = Duration::from_millis(millis(claim.ttl));
+    Ok(Grant { token: token(granted)?, proof: Proof { at, valid_for } })
+}
+
+fn held_by(holds: &Value, record: &Value) -> Result<Option<HeldBy>> {
+    let known = Record::of(record, bytes(holds)?);
+    Ok(Some(known.map_or_else(|| HeldBy::new(None, None), |known| known.held_by)))
+}
+
+/// As Redis counts: whole milliseconds, never more than were asked for.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
+}

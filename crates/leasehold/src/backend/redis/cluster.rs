@@ -1,0 +1,259 @@
+//! Cluster: which node has a slot, and following it when it moves.
+//!
+//! The driver's own cluster client sends writes again by itself; here a request goes to
+//! another node only when the first one certainly did not do it.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::select_ok;
+use parking_lot::Mutex;
+use redis::Value;
+
+use super::connector::Connector;
+use super::ears::Ears;
+use super::error::Failure;
+use super::info::Info;
+use super::keys::tag;
+use super::script::Call;
+use super::server::{Role, Server};
+use super::slots::{Slots, read_slots};
+use super::url::Host;
+use crate::backend::{Finding, Severity};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+
+/// A pause while a slot moves or a fail-over is under way.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How often at most the nodes are asked who has what.
+const REFRESH: Duration = Duration::from_millis(100);
+
+/// The way to the nodes.
+pub(super) struct Cluster {
+    connector: Connector,
+    seeds: Vec<Host>,
+    channel: String,
+    /// Whether messages can stay within a shard (Redis 7).
+    shards_speak: bool,
+    slots: Mutex<Slots>,
+    refreshed: tokio::sync::Mutex<Option<Moment>>,
+}
+
+/// One node: a connection for requests, one for messages, one that may be kept waiting.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) server: Arc<Server>,
+    ears: Ears,
+    replicas: Arc<Server>,
+}
+
+impl Cluster {
+    pub(super) async fn open(
+        connector: Connector,
+        seeds: &[Host],
+        channel: String,
+    ) -> Result<Self> {
+        let mut cluster = Self {
+            connector,
+            seeds: seeds.to_vec(),
+            channel,
+            shards_speak: true,
+            slots: Mutex::default(),
+            refreshed: tokio::sync::Mutex::default(),
+        };
+        cluster.refresh().await?;
+        let masters = cluster.slots.lock().masters();
+        if let Some(node) = masters.first() {
+            cluster.shards_speak = Info::ask(&node.server).await?.version() >= (7, 0);
+        }
+        if !cluster.shards_speak {
+            // Messages go to all nodes, so that any connection hears them.
+            *cluster.slots.lock() = Slots::default();
+            *cluster.refreshed.lock().await = None;
+            cluster.refresh().await?;
+        }
+        Ok(cluster)
+    }
+
+    /// Calls a script at the node that has its slot, wherever that goes meanwhile.
+    pub(super) async fn call(&self, call: &Call) -> Result<Value> {
+        let give_up_at = self.connector.clock.now() + self.connector.settings.timeout;
+        let mut node = self.node_of(call.slot).await?;
+        let mut asking = false;
+        loop {
+            let answer = match asking {
+                true => node.server.call_asking(call).await,
+                false => node.server.call(call).await,
+            };
+            asking = false;
+            let failure = match answer {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            if self.connector.clock.now() >= give_up_at {
+                return Err(failure.into());
+            }
+            match failure.code() {
+                Some("MOVED") => {
+                    node = self.redirected(&failure, &node)?;
+                    self.slots.lock().moved(call.slot, &node);
+                    self.forget_refresh().await;
+                }
+                Some("ASK") => {
+                    node = self.redirected(&failure, &node)?;
+                    asking = true;
+                }
+                Some("TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" | "LOADING") => {
+                    tokio::time::sleep(PAUSE).await;
+                    self.refresh().await?;
+                    node = self.node_of(call.slot).await?;
+                }
+                None if matches!(failure, Failure::NotSent(_)) => {
+                    self.refresh().await?;
+                    let next = self.node_of(call.slot).await?;
+                    if next.server.host == node.server.host {
+                        return Err(failure.into());
+                    }
+                    node = next;
+                }
+                _ => return Err(failure.into()),
+            }
+        }
+    }
+
+    /// Where a node says that the slot is, or goes to.
+    fn redirected(&self, failure: &Failure, from: &Arc<Node>) -> Result<Arc<Node>> {
+        let Failure::Refused(error) = failure else { return Err(failure.clone().into()) };
+        let address = error.redirect_node().and_then(|(address, _)| address.rsplit_once(':'));
+        let (name, port) = address.ok_or_else(|| Error::from(failure.clone()))?;
+        let port = port.parse().map_err(|_| Error::from(failure.clone()))?;
+        // An empty name is the one we asked.
+        let name = if name.is_empty() { &from.server.host.name } else { name };
+        self.node(&Host { name: name.to_owned(), port })
+    }
+
+    pub(super) async fn node_of(&self, slot: u16) -> Result<Arc<Node>> {
+        if let Some(node) = self.slots.lock().node_of(slot) {
+            return Ok(node);
+        }
+        self.refresh().await?;
+        self.slots.lock().node_of(slot).ok_or_else(|| {
+            let message =
+                "no node of the cluster has this lock's slot; see redis-cli --cluster check";
+            Error::new(ErrorKind::Unavailable, message)
+        })
+    }
+
+    fn node(&self, host: &Host) -> Result<Arc<Node>> {
+        if let Some(node) = self.slots.lock().known(host) {
+            return Ok(node);
+        }
+        let role = match self.shards_speak {
+            true => Role::Requests,
+            false => Role::Everything { channel: self.channel.clone() },
+        };
+        let server = self.connector.server(host, role)?;
+        let ears = Ears::new(self.connector.server(host, Role::Requests)?);
+        let replicas = self.connector.server(host, Role::Requests)?;
+        Ok(self.slots.lock().remember(Arc::new(Node { server, ears, replicas })))
+    }
+
+    async fn forget_refresh(&self) {
+        // The next question is asked even if the last one was just now.
+        if let Ok(mut refreshed) = self.refreshed.try_lock() {
+            *refreshed = None;
+        }
+    }
+
+    /// Asks the nodes who has what: those we know, then those we began with.
+    async fn refresh(&self) -> Result<()> {
+        let mut refreshed = self.refreshed.lock().await;
+        let now = self.connector.clock.now();
+        if refreshed.is_some_and(|at| at.until(now) < REFRESH) {
+            return Ok(());
+        }
+        let hosts: HashSet<_> =
+            self.slots.lock().hosts().into_iter().chain(self.seeds.iter().cloned()).collect();
+        let mut asking = Vec::new();
+        for host in hosts {
+            let server = self.node(&host)?.server.clone();
+            asking.push(Box::pin(async move {
+                let mut ask = redis::cmd("CLUSTER");
+                let answer = server.ask_in_time(ask.arg("SLOTS")).await.map_err(Error::from)?;
+                read_slots(&answer, &server.host)
+            }));
+        }
+        // All at once: those that are away must not be waited for.
+        let (ranges, _) = select_ok(asking).await?;
+        let mut nodes = Vec::with_capacity(ranges.len());
+        for (range, host) in ranges {
+            nodes.push((range, self.node(&host)?));
+        }
+        *refreshed = Some(self.connector.clock.now());
+        if self.slots.lock().replace(nodes) {
+            self.connector.waiters.reconnected();
+        }
+        Ok(())
+    }
+
+    /// As scripts want it: `S:` stays within the shard of the slot.
+    pub(super) fn channel(&self, slot: u16) -> String {
+        match self.shards_speak {
+            true => format!("S:{}", self.shard_channel(slot)),
+            false => format!("P:{}", self.channel),
+        }
+    }
+
+    fn shard_channel(&self, slot: u16) -> String {
+        format!("{}{}", tag(slot), self.channel)
+    }
+
+    pub(super) fn listens(&self, slot: u16) -> bool {
+        let node = self.slots.lock().node_of(slot);
+        !self.shards_speak || node.is_some_and(|node| node.ears.hear(slot))
+    }
+
+    pub(super) async fn listen(&self, slot: u16) -> Result<()> {
+        if !self.shards_speak {
+            return Ok(());
+        }
+        let node = self.node_of(slot).await?;
+        match node.ears.listen(slot, &self.shard_channel(slot)).await {
+            Err(Failure::Refused(_)) => {
+                // It moved: the call that follows finds out where to, the next one listens there.
+                self.forget_refresh().await;
+                self.refresh().await
+            }
+            listening => Ok(listening?),
+        }
+    }
+
+    pub(super) async fn masters(&self) -> Result<Vec<Arc<Server>>> {
+        self.refresh().await?;
+        Ok(self.slots.lock().masters().iter().map(|node| node.server.clone()).collect())
+    }
+
+    pub(super) async fn replicas(&self, slot: u16) -> Result<Arc<Server>> {
+        Ok(self.node_of(slot).await?.replicas.clone())
+    }
+
+    pub(super) fn examine(&self) -> Vec<Finding> {
+        let missing = self.slots.lock().missing();
+        vec![match missing {
+            0 => Finding::new(Severity::Fine, "every slot of the cluster has a master", ""),
+            count => Finding::new(
+                Severity::Unsafe,
+                format!("{count} slots of the cluster have no master"),
+                "locks in them cannot be had: redis-cli --cluster check says more",
+            ),
+        }]
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster").field("seeds", &self.seeds).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,188 @@
+//! Where a lock is kept: its own key, and companions in the slot of that key.
+//!
+//! A cluster keeps keys together whose `{tag}` is the same. The lock's own name cannot be
+//! that tag (it may have braces of its own), so every slot has a fixed tag that hashes to it.
+
+use std::sync::LazyLock;
+
+use crate::name::Name;
+
+/// How many slots a cluster has.
+pub(super) const SLOTS: u16 = 16384;
+
+/// The key of a lock, and what its companions begin with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Keys {
+    /// The slot that all of them are in.
+    pub(super) slot: u16,
+    /// The lock's own key: a plain string that holds the owner.
+    pub(super) lock: String,
+}
+
+/// The kinds of companions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Companion {
+    /// The last token, and who got it.
+    Record,
+    /// Who waits, and who is barred.
+    Line,
+    /// The last force-release.
+    Forced,
+}
+
+impl Companion {
+    const fn infix(self) -> &'static str {
+        match self {
+            Self::Record => "leasehold:record:",
+            Self::Line => "leasehold:line:",
+            Self::Forced => "leasehold:forced:",
+        }
+    }
+}
+
+impl Keys {
+    pub(super) fn new(prefix: &str, name: &Name) -> Self {
+        let mut lock = String::with_capacity(prefix.len() + name.as_str().len());
+        lock.push_str(prefix);
+        lock.push_str(name.as_str());
+        Self { slot: slot(lock.as_bytes()), lock }
+    }
+
+    /// The key of this companion.
+    pub(super) fn companion(&self, companion: Companion) -> String {
+        let mut key = tag(self.slot);
+        key.push_str(companion.infix());
+        key.push_str(&self.lock);
+        key
+    }
+}
+
+/// The lock key that this key is, or belongs to as its line. What only remembers an
+/// earlier lease says nothing about the present.
+pub(super) fn lock_key_of(key: &str) -> Option<&str> {
+    let Some(tagged) = key.strip_prefix('{') else { return Some(key) };
+    let Some((_, rest)) = tagged.split_once("}leasehold:") else { return Some(key) };
+    match rest.split_once(':') {
+        Some(("line", lock)) => Some(lock),
+        Some(("record" | "forced", _)) => None,
+        _ => Some(key),
+    }
+}
+
+/// The slot of a key, as every Redis cluster computes it.
+pub(super) fn slot(key: &[u8]) -> u16 {
+    let open = key.iter().position(|&byte| byte == b'{');
+    let tag = open.and_then(|open| {
+        let length = key[open + 1..].iter().position(|&byte| byte == b'}')?;
+        (length > 0).then(|| &key[open + 1..open + 1 + length])
+    });
+    crc16(tag.unwrap_or(key)) % SLOTS
+}
+
+/// `{…}`, so that what begins with it is in this slot. Do not change this: clients of all
+/// versions must agree on it.
+pub(super) fn tag(slot: u16) -> String {
+    let number = TAGS[usize::from(slot)];
+    let mut tag = String::with_capacity(64);
+    tag.push('{');
+    push_base36(&mut tag, number);
+    tag.push('}');
+    tag
+}
+
+/// For each slot the smallest number whose base-36 digits hash to it.
+static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
+    const NONE: u32 = u32::MAX;
+    let mut tags = vec![NONE; usize::from(SLOTS)];
+    let mut missing = tags.len();
+    let mut digits = String::new();
+    for number in 0.. {
+        if missing == 0 {
+            break;
+        }
+        digits.clear();
+        push_base36(&mut digits, number);
+        let tag = &mut tags[usize::from(crc16(digits.as_bytes()) % SLOTS)];
+        if *tag == NONE {
+            *tag = number;
+            missing -= 1;
+        }
+    }
+    tags
+});
+
+fn push_base36(text: &mut String, number: u32) {
+    if number >= 36 {
+        push_base36(text, number / 36);
+    }
+    text.push(char::from_digit(number % 36, 36).unwrap_or('0'));
+}
+
+/// CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes
+        .iter()
+        .fold(0, |crc: u16, &byte| (crc << 8) ^ CRC_OF_BYTE[usize::from((crc >> 8) as u8 ^ byte)])
+}
+
+const CRC_OF_BYTE: [u16; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_cluster_specification() {
+        assert_eq!(slot(b"123456789"), 0x31c3);
+        assert_eq!(slot(b"{user1000}.following"), slot(b"user1000"));
+        assert_eq!(slot(b"foo{}{bar}"), crc16(b"foo{}{bar}") % SLOTS);
+        assert_eq!(slot(b"foo{{bar}}zap"), slot(b"{bar"));
+        assert_eq!(slot(b"foo{bar}{zap}"), slot(b"bar"));
+    }
+
+    #[test]
+    fn every_tag_lands_in_its_slot() {
+        for number in 0..SLOTS {
+            assert_eq!(slot(tag(number).as_bytes()), number);
+        }
+    }
+
+    /// Frozen: other versions look for companions under the same tags.
+    #[test]
+    fn tags_never_change() {
+        assert_eq!(tag(0), "{3hg}");
+        assert_eq!(tag(1), "{3gx}");
+        assert_eq!(tag(12739), tag(slot(b"123456789")));
+        assert_eq!(tag(16383), "{5b4}");
+    }
+
+    #[test]
+    fn companions_share_the_slot_of_their_lock_whatever_its_name() {
+        for name in ["jobs", "jobs{42}", "{a}{b}", "}{", "{}", "größe{日本}", "{{x}"] {
+            for prefix in ["lock:", "", "{p}:"] {
+                let keys = Keys::new(prefix, &Name::new(name).unwrap());
+                for kind in [Companion::Record, Companion::Line, Companion::Forced] {
+                    let key = keys.companion(kind);
+                    assert_eq!(slot(key.as_bytes()), slot(keys.lock.as_bytes()), "{key}");
+                    let found = lock_key_of(&key);
+                    assert_eq!(found, (kind == Companion::Line).then_some(keys.lock.as_str()));
+                }
+                assert_eq!(lock_key_of(&keys.lock), Some(keys.lock.as_str()));
+            }
+        }
+    }
+}

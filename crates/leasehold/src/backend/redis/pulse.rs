@@ -1,0 +1,101 @@
+//! The heartbeats of waiters: one task for all of a client's, many in one call.
+
+use std::sync::{Arc, Weak};
+
+use redis::Value;
+use tokio::time::timeout;
+
+use super::RedisStore;
+use super::answer::{encode_holder, items, left, number, token};
+use super::batch::{Located, by_slot};
+use super::claim::millis;
+use super::error::{Failure, unexpected};
+use super::keys::Companion::{Line, Record};
+use super::script::{BEAT, Call};
+use super::waiters::{Waiter, Waiters};
+use crate::backend::{Grant, Proof, Turn};
+use crate::clock::{Clock, Moment};
+use crate::error::Result;
+
+/// How many waiters show themselves in one call.
+const AT_ONCE: usize = 256;
+
+/// Beats for as long as the store lives.
+pub(super) async fn beat(store: Weak<RedisStore>, waiters: Arc<Waiters>, clock: Clock) {
+    loop {
+        let (due, next) = waiters.due(clock.now());
+        if due.is_empty() {
+            tokio::select! {
+                () = waiters.due_changed.notified() => {}
+                () = clock.sleep_until(next) => {}
+            }
+            continue;
+        }
+        let Some(store) = store.upgrade() else { return };
+        for some in due.chunks(AT_ONCE) {
+            store.show(some).await;
+        }
+    }
+}
+
+impl RedisStore {
+    /// Shows that these still wait. Whoever gets no answer asks again, as a claim that can
+    /// be refused: that tells its caller when the store is away for long.
+    async fn show(&self, waiters: &[Arc<Waiter>]) {
+        let located = self.locate(waiters.to_vec(), |waiter| &waiter.claim.name);
+        let showing = by_slot(located, self.route.slots_matter(), async |some| {
+            if self.show_in_slot(&some).await.is_err() {
+                for (_, waiter) in &some {
+                    waiter.wake(Turn::TryAgain);
+                }
+            }
+            Ok(vec![(); some.len()])
+        });
+        let _always_answered = showing.await;
+    }
+
+    async fn show_in_slot(&self, waiters: &[Located<Arc<Waiter>>]) -> Result<()> {
+        let Some((keys, first)) = waiters.first() else { return Ok(()) };
+        let limit = self.settings.timeout;
+        let late = |_| Failure::silent();
+        timeout(limit, self.route.listen(keys.slot)).await.map_err(late)??;
+        let mut call = Call::new(&BEAT, keys.slot, 3 * waiters.len());
+        for (keys, _) in waiters {
+            call.keys(keys, &[Record, Line]);
+        }
+        call.arg(self.route.channel(keys.slot)).arg(encode_holder(&first.claim.holder));
+        let sent = self.waiters.next_number();
+        let at = self.clock.now();
+        for (_, waiter) in waiters {
+            let claim = &waiter.claim;
+            call.arg(claim.owner.to_string()).arg(millis(claim.ttl)).arg(sent);
+            waiter.sending(sent, at);
+        }
+        let answer = timeout(limit, self.route.call(&call)).await.map_err(late)??;
+        for ((_, waiter), answer) in waiters.iter().zip(items(answer, waiters.len())?) {
+            self.judge_beat(waiter, &answer, sent, at)?;
+        }
+        Ok(())
+    }
+
+    fn judge_beat(&self, waiter: &Waiter, answer: &Value, sent: u64, at: Moment) -> Result<()> {
+        match answer {
+            Value::Int(granted) => {
+                let valid_for = std::time::Duration::from_millis(millis(waiter.claim.ttl));
+                let proof = Proof { at, valid_for };
+                waiter.wake(Turn::Granted(Grant { token: token(*granted)?, proof }));
+            }
+            Value::Array(parts) => match &parts[..] {
+                [_, left_for, first] => {
+                    let first = number(first)? == 1;
+                    let free_in = left(number(left_for)?).filter(|_| first);
+                    waiter.seen(sent, self.clock.now(), free_in);
+                }
+                // The line was lost, or forgot us.
+                _ => waiter.wake(Turn::TryAgain),
+            },
+            _ => return Err(unexpected()),
+        }
+        Ok(())
+    }
+}

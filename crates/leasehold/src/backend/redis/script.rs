@@ -1,0 +1,96 @@
+//! The scripts, and calls of them. Each text lives in a file of its own.
+
+use std::sync::LazyLock;
+
+use redis::Cmd;
+
+use super::keys::{Companion, Keys};
+
+macro_rules! scripts {
+    ($($(#[$doc:meta])* $name:ident = $($part:literal)+;)*) => {
+        $(
+            $(#[$doc])*
+            pub(super) static $name: LazyLock<Script> =
+                LazyLock::new(|| Script::new(concat!($(include_str!($part)),+)));
+        )*
+    };
+}
+
+scripts! {
+    /// Takes locks, or places in their lines.
+    ACQUIRE = "clock.lua" "token.lua" "line.lua" "acquire.lua";
+    /// Shows that waiters still wait.
+    BEAT = "clock.lua" "token.lua" "line.lua" "beat.lua";
+    /// Asks after claims without an answer, and bars them.
+    SETTLE = "clock.lua" "token.lua" "line.lua" "settle.lua";
+    /// Gives up a place in line, or a grant that just came.
+    LEAVE = "clock.lua" "token.lua" "line.lua" "leave.lua";
+    /// Gives locks back.
+    RELEASE = "clock.lua" "token.lua" "line.lua" "release.lua";
+    /// Extends leases.
+    RENEW = "clock.lua" "token.lua" "renew.lua";
+    /// Why leases are gone.
+    REASON = "reason.lua";
+    /// Takes a lock away from its holder.
+    FORCE = "clock.lua" "token.lua" "line.lua" "force.lua";
+    /// Looks at locks.
+    INSPECT = "clock.lua" "line.lua" "inspect.lua";
+}
+
+/// A script and the name under which servers keep it.
+#[derive(Debug)]
+pub(super) struct Script {
+    pub(super) text: &'static str,
+    hash: String,
+}
+
+impl Script {
+    fn new(text: &'static str) -> Self {
+        Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
+    }
+}
+
+/// One call of a script: all its keys are in one slot, where slots matter.
+pub(super) struct Call {
+    pub(super) script: &'static Script,
+    pub(super) slot: u16,
+    pub(super) command: Cmd,
+}
+
+impl Call {
+    /// A call with this many keys, which come next, and then the arguments.
+    pub(super) fn new(script: &'static Script, slot: u16, keys: usize) -> Self {
+        let mut command = Cmd::with_capacity(3 + 4 * keys, 128 * keys);
+        command.arg("EVALSHA").arg(&script.hash).arg(keys);
+        Self { script, slot, command }
+    }
+
+    /// The keys of a lock: its own, and these companions.
+    pub(super) fn keys(&mut self, keys: &Keys, companions: &[Companion]) {
+        self.command.arg(&keys.lock);
+        for companion in companions {
+            self.command.arg(keys.companion(*companion));
+        }
+    }
+
+    pub(super) fn arg(&mut self, argument: impl redis::ToRedisArgs) -> &mut Self {
+        self.command.arg(argument);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A script that says nothing of its arguments is hard to change later.
+    #[test]
+    fn every_script_says_what_it_takes() {
+        for script in
+            [&*ACQUIRE, &*BEAT, &*SETTLE, &*LEAVE, &*RELEASE, &*RENEW, &*REASON, &*FORCE, &*INSPECT]
+        {
+            assert!(script.text.contains("-- KEYS  "), "{}", script.text);
+            assert_eq!(script.hash.len(), 40);
+        }
+    }
+}

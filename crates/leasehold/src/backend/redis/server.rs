@@ -1,0 +1,326 @@
+//! One server: its connection, made when it is first needed and again when it is lost.
+//!
+//! Requests are never sent twice. While the server is away they fail at once. A connection
+//! on which a request got no answer is probed, and replaced if it is silent: a broken path
+//! may stay open for many minutes.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, Value};
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use super::error::{Failure, not_connected};
+use super::script::Call;
+use super::url::Host;
+use super::waiters::Waiters;
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long a failed attempt to connect speaks for those that follow.
+const FAILS_FAST_FOR: Duration = Duration::from_millis(100);
+/// How many requests may wait for the connection's own task.
+const PIPELINE: usize = 1024;
+
+/// One server.
+pub(super) struct Server {
+    pub(super) host: Host,
+    client: Client,
+    timeout: Duration,
+    clock: Clock,
+    waiters: Arc<Waiters>,
+    role: Role,
+    state: Mutex<State>,
+    connecting: tokio::sync::Mutex<()>,
+}
+
+/// What a server is needed for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Requests, and the messages of this channel.
+    Everything { channel: String },
+    /// The same, but only if it says itself that it is a master.
+    Master { channel: String },
+    /// Requests, and messages that are subscribed to later.
+    Requests,
+    /// Questions about masters, in the protocol that all sentinels speak.
+    Sentinel,
+}
+
+#[derive(Default)]
+struct State {
+    live: Option<Live>,
+    failed: Option<(Moment, Error)>,
+    connected_before: bool,
+}
+
+/// A connection that worked when it was last heard of.
+#[derive(Clone)]
+pub(super) struct Live {
+    pub(super) connection: MultiplexedConnection,
+    health: Arc<Health>,
+}
+
+#[derive(Default)]
+struct Health {
+    ended: AtomicBool,
+    probed: AtomicBool,
+}
+
+impl Live {
+    pub(super) fn ended(&self) -> bool {
+        self.health.ended.load(Ordering::Acquire)
+    }
+
+    /// Whether this is the same connection.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.health, &other.health)
+    }
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live").field("ended", &self.ended()).finish_non_exhaustive()
+    }
+}
+
+impl Server {
+    pub(super) fn new(
+        host: Host,
+        client: Client,
+        timeout: Duration,
+        clock: Clock,
+        waiters: Arc<Waiters>,
+        role: Role,
+    ) -> Arc<Self> {
+        let state = Mutex::default();
+        let connecting = tokio::sync::Mutex::default();
+        Arc::new(Self { host, client, timeout, clock, waiters, role, state, connecting })
+    }
+
+    /// Calls a script, which the server may have to be told first.
+    pub(super) async fn call(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
+        match self.ask(&call.command).await {
+            Err(failure) if failure.code() == Some("NOSCRIPT") => {
+                self.load(call).await?;
+                self.ask(&call.command).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// The same at a node that is just getting the slot.
+    pub(super) async fn call_asking(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
+        let mut commands = redis::pipe();
+        commands.cmd("ASKING").ignore().add_command(call.command.clone());
+        let mut answer = self.ask_all(&commands).await;
+        if answer.as_ref().is_err_and(|failure| failure.code() == Some("NOSCRIPT")) {
+            self.load(call).await?;
+            answer = self.ask_all(&commands).await;
+        }
+        answer.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
+    }
+
+    pub(super) async fn load(self: &Arc<Self>, call: &Call) -> Result<(), Failure> {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(call.script.text);
+        self.ask(&load).await.map(drop)
+    }
+
+    /// Asks the server, once.
+    pub(super) async fn ask(self: &Arc<Self>, command: &Cmd) -> Result<Value, Failure> {
+        let live = self.live().await.map_err(Failure::NotSent)?;
+        let mut asked = Asked { server: self, live, answered: false };
+        let answer = command.query_async::<Value>(&mut asked.live.connection).await;
+        asked.answered = true;
+        answer.map_err(|error| self.judge(&asked.live, error))
+    }
+
+    /// The same for several commands, in one go and in this order.
+    pub(super) async fn ask_all(
+        self: &Arc<Self>,
+        commands: &redis::Pipeline,
+    ) -> Result<Vec<Value>, Failure> {
+        let live = self.live().await.map_err(Failure::NotSent)?;
+        let mut asked = Asked { server: self, live, answered: false };
+        let answer = commands.query_async::<Vec<Value>>(&mut asked.live.connection).await;
+        asked.answered = true;
+        answer.map_err(|error| self.judge(&asked.live, error))
+    }
+
+    /// For questions that nobody else times.
+    pub(super) async fn ask_in_time(self: &Arc<Self>, command: &Cmd) -> Result<Value, Failure> {
+        timeout(self.timeout, self.ask(command)).await.unwrap_or_else(|_| Err(Failure::silent()))
+    }
+
+    fn judge(&self, live: &Live, error: redis::RedisError) -> Failure {
+        let failure = Failure::of(error);
+        // What was a master has become a replica: the name may lead elsewhere by now.
+        if matches!(failure, Failure::Unanswered(_)) || failure.code() == Some("READONLY") {
+            self.give_up(live);
+        }
+        failure
+    }
+
+    /// Forgets this connection: the next request makes another.
+    pub(super) fn give_up(&self, live: &Live) {
+        live.health.ended.store(true, Ordering::Release);
+        let mut state = self.state.lock();
+        if state.live.as_ref().is_some_and(Live::ended) {
+            state.live = None;
+        }
+    }
+
+    /// The present connection, if there is one: the one that is just ending as well.
+    pub(super) fn disconnect(&self) {
+        let live = self.state.lock().live.take();
+        if let Some(live) = live {
+            live.health.ended.store(true, Ordering::Release);
+        }
+    }
+
+    fn present(&self) -> Option<Live> {
+        self.state.lock().live.as_ref().filter(|live| !live.ended()).cloned()
+    }
+
+    /// A connection that works.
+    pub(super) async fn live(&self) -> Result<Live> {
+        if let Some(live) = self.present() {
+            return Ok(live);
+        }
+        let _alone = self.connecting.lock().await;
+        if let Some(live) = self.present() {
+            return Ok(live);
+        }
+        if let Some((at, error)) = &self.state.lock().failed
+            && at.until(self.clock.now()) < FAILS_FAST_FOR
+        {
+            return Err(error.clone());
+        }
+        let connected = timeout(self.timeout, self.connect()).await.unwrap_or_else(|_| {
+            let message = format!("{} did not answer within {:?}", self.host, self.timeout);
+            Err(Error::new(ErrorKind::Unreachable, message))
+        });
+        let again = {
+            let mut state = self.state.lock();
+            match &connected {
+                Ok(live) => {
+                    state.live = Some(live.clone());
+                    state.failed = None;
+                    std::mem::replace(&mut state.connected_before, true)
+                }
+                Err(error) => {
+                    state.failed = Some((self.clock.now(), error.clone()));
+                    false
+                }
+            }
+        };
+        if again {
+            self.waiters.reconnected();
+        }
+        connected
+    }
+
+    async fn connect(&self) -> Result<Live> {
+        let health = Arc::<Health>::default();
+        let (waiters, ended) = (self.waiters.clone(), health.clone());
+        let heard = move |push: PushInfo| -> Result<(), ()> {
+            match push.kind {
+                PushKind::Message | PushKind::SMessage => {
+                    if let Some(Value::BulkString(message)) = push.data.get(1) {
+                        waiters.heard(message);
+                    }
+                }
+                // Nobody here unsubscribes: a slot has moved, and the driver takes this for the
+                // answer to a request. What comes after it cannot be trusted.
+                PushKind::Disconnection | PushKind::Unsubscribe | PushKind::SUnsubscribe => {
+                    ended.ended.store(true, Ordering::Release);
+                    waiters.disconnected();
+                }
+                _ => {}
+            }
+            Ok(())
+        };
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.timeout))
+            // The core times every request itself.
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(PIPELINE);
+        let config = match self.role {
+            Role::Sentinel => config,
+            _ => config.set_push_sender(heard),
+        };
+        let address = self.host.to_string();
+        let failed = |error| not_connected(&address, error);
+        let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
+        let mut connection = connecting.await.map_err(failed)?;
+        if let Role::Master { .. } = self.role {
+            let said: Value =
+                redis::cmd("ROLE").query_async(&mut connection).await.map_err(failed)?;
+            if !is_master(&said) {
+                let message = format!("{address} is no master (any more)");
+                return Err(Error::new(ErrorKind::Unreachable, message));
+            }
+        }
+        if let Role::Everything { channel } | Role::Master { channel } = &self.role {
+            connection.subscribe(channel).await.map_err(failed)?;
+        }
+        Ok(Live { connection, health })
+    }
+
+    /// Finds out whether a silent connection still works.
+    fn probe(self: &Arc<Self>, live: &Live) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        if live.ended() || live.health.probed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (server, mut live) = (self.clone(), live.clone());
+        runtime.spawn(async move {
+            let ping = redis::cmd("PING");
+            let asking = ping.query_async::<Value>(&mut live.connection);
+            let silent = !matches!(timeout(server.timeout, asking).await, Ok(Ok(_)));
+            live.health.probed.store(false, Ordering::Release);
+            if silent {
+                server.give_up(&live);
+                server.waiters.disconnected();
+            }
+        });
+    }
+}
+
+fn is_master(role: &Value) -> bool {
+    match role {
+        Value::Array(parts) => match parts.first() {
+            Some(Value::BulkString(word)) => word == b"master",
+            Some(Value::SimpleString(word)) => word == "master",
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// A request under way. Dropped without an answer, it makes its connection suspect.
+struct Asked<'a> {
+    server: &'a Arc<Server>,
+    live: Live,
+    answered: bool,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.server.probe(&self.live);
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("host", &self.host).finish_non_exhaustive()
+    }
+}

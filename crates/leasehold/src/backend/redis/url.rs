@@ -1,0 +1,309 @@
+//! What a URL says about a Redis store. Its secrets show in no `Debug`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+
+use crate::error::{Error, Operation, Result};
+
+const DEFAULT_PORT: u16 = 6379;
+const DEFAULT_SENTINEL_PORT: u16 = 26379;
+const DEFAULT_PREFIX: &str = "lock:";
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How to reach a Redis store, and how to use it.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Settings {
+    pub(super) deployment: Deployment,
+    pub(super) hosts: Vec<Host>,
+    pub(super) tls: Option<Tls>,
+    pub(super) credentials: Credentials,
+    pub(super) sentinel_credentials: Credentials,
+    pub(super) database: i64,
+    pub(super) prefix: String,
+    /// How long to wait for a connection, or for an answer that nobody else times.
+    pub(super) timeout: Duration,
+    /// How many replicas must have a lease before it counts.
+    pub(super) wait_replicas: u32,
+    pub(super) allow_unsafe: bool,
+}
+
+/// How the servers belong together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Deployment {
+    /// One server.
+    Single,
+    /// Sentinels that know the present master of this name.
+    Sentinel { master: String },
+    /// A cluster; the hosts are where to begin.
+    Cluster,
+}
+
+/// One address.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Host {
+    pub(super) name: String,
+    pub(super) port: u16,
+}
+
+/// Whom to trust, and who we are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Tls {
+    /// A file of certificates, in place of the system's.
+    pub(super) ca: Option<PathBuf>,
+    /// A certificate of our own, and its key.
+    pub(super) identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// A user and a password.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(super) struct Credentials {
+    pub(super) user: Option<String>,
+    pub(super) password: Option<String>,
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name.contains(':') {
+            true => write!(f, "[{}]:{}", self.name, self.port),
+            false => write!(f, "{}:{}", self.name, self.port),
+        }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let secret = self.password.as_ref().map(|_| "…");
+        f.debug_struct("Credentials").field("user", &self.user).field("password", &secret).finish()
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("deployment", &self.deployment)
+            .field("hosts", &self.hosts)
+            .field("credentials", &self.credentials)
+            .field("database", &self.database)
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Settings {
+    /// Reads a URL. No message repeats more of it than the option that is wrong.
+    pub(super) fn parse(url: &str) -> Result<Self> {
+        Self::read(url).map_err(|error| error.on_store("redis").during(Operation::Connect, None))
+    }
+
+    fn read(url: &str) -> Result<Self> {
+        let form = "write redis://host:port, redis+sentinel://host,host/master or \
+                    redis+cluster://host,host";
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| Error::invalid(form))?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (credentials, hosts) = match authority.rsplit_once('@') {
+            Some((credentials, hosts)) => (read_credentials(credentials)?, hosts),
+            None => (Credentials::default(), authority),
+        };
+        let (tls, kind) = match scheme.split_once('+').unwrap_or((scheme, "")) {
+            ("redis", kind) => (None, kind),
+            ("rediss", kind) => (Some(Tls::default()), kind),
+            _ => return Err(Error::invalid(form)),
+        };
+        let default_port = if kind == "sentinel" { DEFAULT_SENTINEL_PORT } else { DEFAULT_PORT };
+        let hosts = hosts.split(',').map(|host| read_host(host, default_port));
+        let hosts = hosts.collect::<Result<Vec<_>>>()?;
+        let (deployment, database) = match kind {
+            "" if hosts.len() > 1 => {
+                return Err(Error::invalid(
+                    "redis:// is one server; for several write redis+sentinel:// or \
+                     redis+cluster://",
+                ));
+            }
+            "" => (Deployment::Single, path),
+            "sentinel" => {
+                let (master, database) = path.split_once('/').unwrap_or((path, ""));
+                if master.is_empty() {
+                    return Err(Error::invalid(
+                        "the master's name is missing: redis+sentinel://host,host/master",
+                    ));
+                }
+                (Deployment::Sentinel { master: decode(master)? }, database)
+            }
+            "cluster" if matches!(path, "" | "0") => (Deployment::Cluster, ""),
+            "cluster" => return Err(Error::invalid("a cluster has no database but 0")),
+            _ => return Err(Error::invalid(form)),
+        };
+        let mut settings = Self {
+            deployment,
+            hosts,
+            tls,
+            credentials,
+            sentinel_credentials: Credentials::default(),
+            database: read_database(database)?,
+            prefix: DEFAULT_PREFIX.to_owned(),
+            timeout: DEFAULT_TIMEOUT,
+            wait_replicas: 0,
+            allow_unsafe: false,
+        };
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) = option.split_once('=').unwrap_or((option, ""));
+            settings.set(name, decode(value)?)?;
+        }
+        Ok(settings)
+    }
+
+    fn set(&mut self, name: &str, value: String) -> Result<()> {
+        let sentinel = matches!(self.deployment, Deployment::Sentinel { .. });
+        match name {
+            "prefix" => self.prefix = value,
+            "timeout" => self.timeout = read_duration(&value)?,
+            "wait-replicas" => {
+                self.wait_replicas = value.parse().map_err(|_| {
+                    Error::invalid("wait-replicas is a number of replicas, as in wait-replicas=1")
+                })?;
+            }
+            "allow-unsafe" if matches!(value.as_str(), "" | "true") => self.allow_unsafe = true,
+            "allow-unsafe" if value == "false" => self.allow_unsafe = false,
+            "allow-unsafe" => return Err(Error::invalid("allow-unsafe is true or false")),
+            "sentinel-user" if sentinel => self.sentinel_credentials.user = Some(value),
+            "sentinel-password" if sentinel => self.sentinel_credentials.password = Some(value),
+            "ca" | "cert" | "key" => {
+                let Some(tls) = &mut self.tls else {
+                    return Err(Error::invalid(format!("{name}= needs TLS: write rediss://")));
+                };
+                let path = PathBuf::from(value);
+                match name {
+                    "ca" => tls.ca = Some(path),
+                    "cert" => tls.identity.get_or_insert_default().0 = path,
+                    _ => tls.identity.get_or_insert_default().1 = path,
+                }
+            }
+            _ => {
+                return Err(Error::invalid(format!(
+                    "there is no option {name:?}; there are prefix, timeout, wait-replicas, \
+                     allow-unsafe, ca, cert, key, and for Sentinel sentinel-user and \
+                     sentinel-password"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_credentials(text: &str) -> Result<Credentials> {
+    let (user, password) = text.split_once(':').unwrap_or((text, ""));
+    let some = |text: &str| -> Result<Option<String>> {
+        if text.is_empty() { Ok(None) } else { decode(text).map(Some) }
+    };
+    Ok(Credentials { user: some(user)?, password: some(password)? })
+}
+
+fn read_host(text: &str, default_port: u16) -> Result<Host> {
+    let wrong = || Error::invalid("a host is missing, or its port is no number");
+    let (name, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (name, port) = rest.split_once(']').ok_or_else(wrong)?;
+            (name, port.strip_prefix(':'))
+        }
+        None => match text.split_once(':') {
+            Some((name, port)) => (name, Some(port)),
+            None => (text, None),
+        },
+    };
+    let port = port.map_or(Ok(default_port), str::parse).map_err(|_| wrong())?;
+    let name = decode(name)?;
+    if name.is_empty() { Err(wrong()) } else { Ok(Host { name, port }) }
+}
+
+fn read_database(text: &str) -> Result<i64> {
+    match text {
+        "" => Ok(0),
+        number => number
+            .parse()
+            .ok()
+            .filter(|number| *number >= 0)
+            .ok_or_else(|| Error::invalid("the database after the host is a number, as in /0")),
+    }
+}
+
+fn read_duration(text: &str) -> Result<Duration> {
+    let wrong = || Error::invalid("a time-out is written as 500ms or 2s, and is not zero");
+    let (number, unit) = match text.strip_suffix("ms") {
+        Some(number) => (number, 1),
+        None => (text.strip_suffix('s').ok_or_else(wrong)?, 1000),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let millis = number.checked_mul(unit).filter(|millis| *millis > 0).ok_or_else(wrong)?;
+    Ok(Duration::from_millis(millis))
+}
+
+fn decode(text: &str) -> Result<String> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Into::into).map_err(|_| Error::invalid("a %-escape in the URL is not UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(settings: &Settings) -> Vec<String> {
+        settings.hosts.iter().map(Host::to_string).collect()
+    }
+
+    #[test]
+    fn reads_one_server() {
+        let settings = Settings::parse("redis://127.0.0.1").unwrap();
+        assert_eq!(hosts(&settings), ["127.0.0.1:6379"]);
+        assert_eq!((settings.prefix.as_str(), settings.database), ("lock:", 0));
+        let url = "rediss://me:s%40cret@[::1]:7000/3?prefix=a%26b:&timeout=500ms&wait-replicas=2";
+        let settings = Settings::parse(url).unwrap();
+        assert_eq!(hosts(&settings), ["[::1]:7000"]);
+        assert_eq!(settings.credentials.password.as_deref(), Some("s@cret"));
+        assert_eq!((settings.prefix.as_str(), settings.database), ("a&b:", 3));
+        assert_eq!(settings.timeout, Duration::from_millis(500));
+        assert_eq!((settings.wait_replicas, settings.allow_unsafe), (2, false));
+        assert!(settings.tls.is_some());
+    }
+
+    #[test]
+    fn reads_sentinels_and_clusters() {
+        let settings =
+            Settings::parse("redis+sentinel://:pw@a,b:1/main/2?sentinel-password=x&allow-unsafe")
+                .unwrap();
+        assert_eq!(hosts(&settings), ["a:26379", "b:1"]);
+        assert_eq!(settings.deployment, Deployment::Sentinel { master: "main".to_owned() });
+        assert_eq!((settings.database, settings.allow_unsafe), (2, true));
+        let settings = Settings::parse("redis+cluster://a,b").unwrap();
+        assert_eq!(settings.deployment, Deployment::Cluster);
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_without_secrets() {
+        for url in [
+            "redis:host",
+            "redis://",
+            "redis://u:hush@host:port",
+            "redis://u:hush@a,b",
+            "redis+sentinel://u:hush@a",
+            "redis+cluster://u:hush@a/1",
+            "redis+ring://u:hush@a",
+            "redis://u:hush@a/x",
+            "redis://u:hush@a?nonsense=1",
+            "redis://u:hush@a?timeout=0s",
+            "redis://u:hush@a?timeout=5",
+            "redis://u:hush@a?ca=file",
+            "redis://u:hush@a?sentinel-password=hush",
+            "redis://u:hush%ff@a",
+        ] {
+            let error = Settings::parse(url).unwrap_err();
+            assert_eq!(*error.kind(), crate::ErrorKind::Invalid, "{url}");
+            assert!(!format!("{error} {error:?}").contains("hush"), "{error:?}");
+        }
+        let settings = Settings::parse("redis://u:hush@a").unwrap();
+        assert!(!format!("{settings:?}").contains("hush"), "{settings:?}");
+    }
+}

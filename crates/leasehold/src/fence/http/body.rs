@@ -1,0 +1,81 @@
+//! The body of a request that was let through: cut off when a newer one comes.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use http_body::{Body, Frame, SizeHint};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A request's body, until a newer request of the same lock comes: a sender that is stopped
+/// in the middle of its body must hold nobody up, and what the service has got so far is not
+/// the whole request.
+pub struct FencedBody<B> {
+    body: B,
+    /// `None` once it is whole.
+    superseded: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    cut: Arc<AtomicBool>,
+}
+
+impl<B: Body> FencedBody<B> {
+    pub(super) fn new(body: B, superseded: &CancellationToken) -> Self {
+        let open = !body.is_end_stream();
+        let superseded = open.then(|| Box::pin(superseded.clone().cancelled_owned()));
+        Self { body, superseded, cut: Arc::default() }
+    }
+
+    /// A body that goes through untouched.
+    pub(super) fn unfenced(body: B) -> Self {
+        Self { body, superseded: None, cut: Arc::default() }
+    }
+
+    /// Set when it was cut off.
+    pub(super) fn cut(&self) -> Arc<AtomicBool> {
+        self.cut.clone()
+    }
+}
+
+impl<B> Body for FencedBody<B>
+where
+    B: Body + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Data = B::Data;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
+        let this = self.get_mut();
+        if let Some(superseded) = &mut this.superseded
+            && superseded.as_mut().poll(cx).is_ready()
+        {
+            this.cut.store(true, Ordering::Release);
+            return Poll::Ready(Some(Err("a newer request of this lock has come".into())));
+        }
+        let frame = Pin::new(&mut this.body).poll_frame(cx);
+        if matches!(frame, Poll::Ready(None)) || this.body.is_end_stream() {
+            this.superseded = None;
+        }
+        frame.map_err(Into::into)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<B> fmt::Debug for FencedBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FencedBody").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,79 @@
+//! The header that carries a token.
+
+use http::{HeaderMap, HeaderName};
+
+use crate::name::Name;
+use crate::token::Token;
+
+/// `Fencing-Token: <lock>;<token>`.
+pub const FENCING_TOKEN: HeaderName = HeaderName::from_static("fencing-token");
+
+/// A token of a lock, as a request presents it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Presented {
+    /// The lock.
+    pub lock: Name,
+    /// The token.
+    pub token: Token,
+}
+
+impl Presented {
+    /// What a request presents; `None` if it has no such header.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the header.
+    pub fn read(headers: &HeaderMap) -> Result<Option<Self>, String> {
+        let mut values = headers.get_all(FENCING_TOKEN).iter();
+        let Some(value) = values.next() else { return Ok(None) };
+        if values.next().is_some() {
+            return Err("there is more than one Fencing-Token header".to_owned());
+        }
+        let text = str::from_utf8(value.as_bytes()).map_err(|_| "it is not UTF-8".to_owned())?;
+        // From the end: a lock's name may contain a semicolon, a token cannot.
+        let (lock, token) = text.rsplit_once(';').ok_or("write it as <lock>;<token>")?;
+        let (lock, token) = (lock.trim(), token.trim());
+        let lock = Name::new(lock).map_err(|error| error.to_string())?;
+        let digits = token.bytes().all(|byte| byte.is_ascii_digit());
+        let number = token.parse().ok().filter(|_| digits);
+        let token = number.ok_or_else(|| format!("{token:?} is no token: a whole number"))?;
+        Ok(Some(Self { lock, token: Token::new(token) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(values: &[&str]) -> Result<Option<Presented>, String> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(FENCING_TOKEN, value.parse().unwrap());
+        }
+        Presented::read(&headers)
+    }
+
+    #[test]
+    fn a_lock_and_a_token_are_read() {
+        assert_eq!(read(&[]), Ok(None));
+        for (text, lock, token) in [
+            ("jobs:1;42", "jobs:1", 42),
+            (" a b ; 7 ", "a b", 7),
+            ("semi;colon;7", "semi;colon", 7),
+            ("x;18446744073709551615", "x", u64::MAX),
+        ] {
+            let presented = read(&[text]).unwrap().unwrap();
+            assert_eq!((presented.lock.as_str(), presented.token.get()), (lock, token));
+        }
+    }
+
+    #[test]
+    fn anything_else_is_an_error() {
+        for text in
+            ["", "42", ";42", "x;", "x;-1", "x;+1", "x;1.0", "x;0x1", "x;99999999999999999999"]
+        {
+            assert!(read(&[text]).is_err(), "{text:?}");
+        }
+        assert!(read(&["x;1", "x;2"]).is_err());
+    }
+}

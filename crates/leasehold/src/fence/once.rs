@@ -1,0 +1,177 @@
+//! Once per key: a closure that runs, and an outcome that is remembered.
+
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+use super::error::FenceError;
+use crate::locks::Locks;
+use crate::token::Token;
+
+/// Where outcomes are kept, durably: a table with a unique key underneath.
+///
+/// `sqlite::SqliteOutcomes` and `postgres::PostgresOutcomes` implement it.
+pub trait Outcomes: Send + Sync {
+    /// How a key stands.
+    fn standing<'a>(&'a self, key: &'a str) -> Answer<'a, Standing>;
+
+    /// Writes down that the lease with this token works on the key; takes over from an
+    /// older lease that did. Says how the key stood before: when it was finished already,
+    /// nothing is written.
+    fn begin<'a>(&'a self, key: &'a str, token: Token) -> Answer<'a, Standing>;
+
+    /// Writes the outcome down, if the key is still this lease's.
+    fn finish<'a>(&'a self, key: &'a str, token: Token, outcome: &'a [u8]) -> Answer<'a, ()>;
+}
+
+/// An answer, once it comes.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, FenceError>> + Send + 'a>>;
+
+/// How a key stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// Nobody has begun.
+    New,
+    /// The lease with this token has begun and not finished; it may be dead.
+    Running(Token),
+    /// It was done, with this outcome.
+    Finished(Vec<u8>),
+}
+
+/// What [`Once::run`] gives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Done {
+    /// The outcome that is on record.
+    pub outcome: Vec<u8>,
+    /// Whether it was there before, and the closure was not run.
+    pub replayed: bool,
+}
+
+/// Runs closures once per key and remembers their outcomes.
+///
+/// While one runs, its key is protected by a lease of the lock `PREFIX:KEY` and by the
+/// lease's token; others wait, and then get the stored outcome. When the process that runs
+/// it dies, the next caller takes over with a higher token, and the dead one's outcome, should
+/// it still come, is refused.
+///
+/// **A crash in the middle means that the closure is run again.** What it does to the
+/// outside must bear that: fence it with the token that it is given, or give the other side
+/// the key as an idempotency key. A closure that fails leaves no outcome: the next call runs it
+/// again.
+///
+/// ```
+/// use leasehold::fence::{FenceError, Once, sqlite::SqliteOutcomes};
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// # let folder = tempfile::tempdir().unwrap();
+/// # let path = folder.path().join("outcomes.db");
+/// let locks = leasehold::connect("memory:").await?;
+/// let once = Once::new(locks, "charge", SqliteOutcomes::open(&path)?);
+/// let charge = async |_token| Ok::<_, FenceError>(b"receipt 1".to_vec());
+/// assert!(!once.run("order-42", charge).await?.replayed);
+/// assert!(once.run("order-42", charge).await?.replayed);
+/// # Ok::<(), FenceError>(()) }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Once<O> {
+    locks: Locks,
+    prefix: String,
+    outcomes: O,
+    ttl: Duration,
+    wait: Duration,
+}
+
+impl<O: Outcomes> Once<O> {
+    /// Closures whose locks are named `prefix:key`. Keep one prefix and one table of outcomes
+    /// together: tokens of other locks mean nothing in it.
+    pub fn new(locks: Locks, prefix: impl Into<String>, outcomes: O) -> Self {
+        let (ttl, wait) = (crate::terms::DEFAULT_TTL, Duration::from_secs(60));
+        Self { locks, prefix: prefix.into(), outcomes, ttl, wait }
+    }
+
+    /// How long a lease lasts without renewal: how soon a stopped machine is taken over.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long to wait for another that runs the same key. A minute, unless told.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// The outcome of a key, if it was done.
+    ///
+    /// # Errors
+    ///
+    /// When the outcomes cannot be read.
+    pub async fn outcome(&self, key: &str) -> Result<Option<Vec<u8>>, FenceError> {
+        Ok(match self.outcomes.standing(key).await? {
+            Standing::Finished(outcome) => Some(outcome),
+            Standing::New | Standing::Running(_) => None,
+        })
+    }
+
+    /// Runs `work` unless the key was done before; either way the outcome on record.
+    ///
+    /// # Errors
+    ///
+    /// The work's own error; that the lock is held for longer than the wait, or was lost;
+    /// [`FenceError::Stale`] when another has taken over meanwhile: its outcome counts.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped, the work stops where it stands, and the next call takes over.
+    pub async fn run<E, W, F>(&self, key: &str, work: W) -> Result<Done, E>
+    where
+        W: FnOnce(Token) -> F,
+        F: Future<Output = Result<Vec<u8>, E>>,
+        E: From<FenceError>,
+    {
+        if let Some(outcome) = self.outcome(key).await? {
+            return Ok(Done { outcome, replayed: true });
+        }
+        let lock = self.locks.lock(format!("{}:{key}", self.prefix)).ttl(self.ttl).wait(self.wait);
+        let done = lock.run(async |lease| {
+            let token = lease.checkpoint().await?;
+            if let Standing::Finished(outcome) = self.outcomes.begin(key, token).await? {
+                return Ok(Done { outcome, replayed: true });
+            }
+            let outcome = work(token).await.map_err(Stopped::Work)?;
+            let token = lease.checkpoint().await?;
+            self.outcomes.finish(key, token, &outcome).await?;
+            Ok(Done { outcome, replayed: false })
+        });
+        match done.await {
+            Ok(done) => Ok(done),
+            Err(Stopped::Work(error)) => Err(error),
+            Err(Stopped::Fence(error)) => Err(error.into()),
+        }
+    }
+}
+
+/// Why a run ended without an outcome.
+enum Stopped<E> {
+    Work(E),
+    Fence(FenceError),
+}
+
+impl<E> From<FenceError> for Stopped<E> {
+    fn from(error: FenceError) -> Self {
+        Self::Fence(error)
+    }
+}
+
+impl<E> From<crate::Error> for Stopped<E> {
+    fn from(error: crate::Error) -> Self {
+        Self::Fence(error.into())
+    }
+}
+
+impl<O> fmt::Debug for Once<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Once").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,55 @@
+//! SQLite tables that take no late writes.
+//!
+//! * [`FencedSqlite`]: a connection that presents a token. With [`FencedSqlite::guard_table`]
+//!   a whole table takes no write without one, from any program.
+//! * [`Rows`] with [`update`], [`put`], [`delete`]: conditional writes of single rows, on any
+//!   connection.
+//! * [`claim`] and [`finish`]: state transitions.
+//! * [`SqliteOutcomes`]: what [`Once`](super::Once) remembers.
+//!
+//! Every call blocks while it works on the file. Set a `busy_timeout` on the connection: a
+//! database that is busy is an error otherwise.
+
+use rusqlite::{Connection, ErrorCode};
+
+use super::error::FenceError;
+use crate::error::Outcome;
+
+pub use super::rows::Rows;
+pub use connection::FencedSqlite;
+pub use outcomes::SqliteOutcomes;
+pub use row::{delete, put, update};
+pub use transition::{claim, finish};
+
+mod connection;
+mod outcomes;
+mod row;
+mod transition;
+
+/// The kind of resource, in metrics and events.
+const KIND: &str = "sqlite";
+
+/// Creates the table of marks, if it is not there. [`FencedSqlite::new`] does it too.
+///
+/// # Errors
+///
+/// [`FenceError::Failed`] when the database cannot be written.
+pub fn install(connection: &Connection) -> Result<(), FenceError> {
+    Ok(connection.execute_batch(include_str!("sqlite/install.sql"))?)
+}
+
+impl From<rusqlite::Error> for FenceError {
+    fn from(error: rusqlite::Error) -> Self {
+        // Only what strikes in the middle of a commit leaves it open whether it was done.
+        let outcome = match error.sqlite_error_code() {
+            Some(ErrorCode::SystemIoFailure) => Outcome::Unknown,
+            _ => Outcome::NotApplied,
+        };
+        Self::failed(KIND, outcome, error)
+    }
+}
+
+/// SQLite numbers its parameters with a question mark.
+fn numbered(sql: &str) -> String {
+    sql.replace('$', "?")
+}

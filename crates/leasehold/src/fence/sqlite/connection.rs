@@ -1,0 +1,223 @@
+//! A connection that presents a token, and the guard of whole tables.
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rusqlite::functions::FunctionFlags;
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
+
+use super::KIND;
+use crate::error::Outcome;
+use crate::fence::error::{FenceError, StaleToken, signed, unsigned};
+use crate::fence::rejection::rejected;
+use crate::fence::rows::{literal, quoted};
+use crate::token::Token;
+
+/// How the triggers' messages begin; the resource follows.
+const STALE: &str = "leasehold: stale fencing token for ";
+const MISSING: &str = "leasehold: no fencing token for ";
+
+/// A connection that can write to guarded tables, under a token.
+///
+/// It gives the connection the SQL function `leasehold_token()`, which the guard's triggers
+/// ask. A program in another language gives its connection a function of that name
+/// (Python: `connection.create_function("leasehold_token", 0, lambda: token)`); the `sqlite3`
+/// shell has none and can only read.
+///
+/// ```
+/// use leasehold::Token;
+/// use leasehold::fence::sqlite::FencedSqlite;
+/// use rusqlite::Connection;
+///
+/// let connection = Connection::open_in_memory()?;
+/// connection.execute_batch("create table stock (item text primary key, left integer)")?;
+/// let mut stock = FencedSqlite::new(connection)?;
+/// stock.guard_table("stock", "stock")?;
+///
+/// stock.transaction(Token::new(34), |tx| {
+///     Ok(tx.execute("insert into stock values ('item42', 10)", ())?)
+/// })?;
+/// let late = stock.transaction(Token::new(33), |tx| {
+///     Ok(tx.execute("update stock set left = left - 1", ())?)
+/// });
+/// assert_eq!(late.unwrap_err().stale().unwrap().seen, Token::new(34));
+/// assert!(stock.connection().execute("delete from stock", ()).is_err(), "no token");
+/// # Ok::<(), leasehold::fence::FenceError>(())
+/// ```
+pub struct FencedSqlite {
+    connection: Connection,
+    presented: Arc<Mutex<Option<i64>>>,
+}
+
+impl FencedSqlite {
+    /// Makes a connection able to present tokens, and creates the table of marks.
+    ///
+    /// # Errors
+    ///
+    /// [`FenceError::Failed`] when the database cannot be written.
+    pub fn new(connection: Connection) -> Result<Self, FenceError> {
+        let presented = Arc::new(Mutex::new(None));
+        let asked = presented.clone();
+        // Innocuous: triggers may use it even where schemas are not trusted.
+        let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_INNOCUOUS;
+        connection.create_scalar_function("leasehold_token", 0, flags, move |_| {
+            Ok::<Option<i64>, rusqlite::Error>(*asked.lock())
+        })?;
+        super::install(&connection)?;
+        Ok(Self { connection, presented })
+    }
+
+    /// The connection itself, without a token.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// From now on `table` takes no insert, update or delete without a token that is at least
+    /// the highest that `resource` has seen. Tables that share a resource share its mark:
+    /// for invariants across them. Guarding again changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`FenceError::Failed`] when there is no such table.
+    pub fn guard_table(&self, table: &str, resource: &str) -> Result<(), FenceError> {
+        let mut sql = String::from("savepoint guard;\n");
+        sql += &format!(
+            "insert into leasehold_fence (resource, token) values ({}, 0) on conflict do nothing;\n",
+            literal(resource)
+        );
+        sql += &migration(table, resource);
+        sql += "release guard;";
+        let guarded = self.connection.execute_batch(&sql);
+        if guarded.is_err() {
+            self.connection.execute_batch("rollback to guard; release guard")?;
+        }
+        Ok(guarded?)
+    }
+
+    /// Takes the guard off a table: the escape for operators. Its mark stays.
+    ///
+    /// # Errors
+    ///
+    /// [`FenceError::Failed`] when the database cannot be written.
+    pub fn unguard_table(&self, table: &str) -> Result<(), FenceError> {
+        let drop = |event| format!("drop trigger if exists {};", trigger(event, table));
+        Ok(self.connection.execute_batch(&EVENTS.map(drop).concat())?)
+    }
+
+    /// Runs `work` in one transaction, under this token, and commits it.
+    ///
+    /// # Errors
+    ///
+    /// [`FenceError::Stale`] when a guarded table has seen a higher token, or whatever
+    /// `work` says: then nothing was written.
+    pub fn transaction<T>(
+        &mut self,
+        token: Token,
+        work: impl FnOnce(&Transaction<'_>) -> Result<T, FenceError>,
+    ) -> Result<T, FenceError> {
+        let number = signed(token)?;
+        // From the start, so that nothing can come between a check and its write.
+        let behavior = TransactionBehavior::Immediate;
+        let transaction = Transaction::new_unchecked(&self.connection, behavior)?;
+        let presenting = Presenting::new(&self.presented, number);
+        let done = work(&transaction);
+        drop(presenting);
+        let done = done.and_then(|done| {
+            transaction.commit()?;
+            Ok(done)
+        });
+        done.map_err(|error| self.explain(token, error))
+    }
+
+    /// Shuts out every older lease from now on, on every table that this resource guards.
+    ///
+    /// # Errors
+    ///
+    /// [`FenceError::Stale`] when a newer lease has been here.
+    pub fn advance(&self, resource: &str, token: Token) -> Result<(), FenceError> {
+        let advance = include_str!("advance.sql");
+        match self.connection.execute(advance, (resource, signed(token)?))? {
+            0 => Err(self.stale(resource, token)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// The highest token that a resource has seen.
+    ///
+    /// # Errors
+    ///
+    /// [`FenceError::Failed`] when the database cannot be read.
+    pub fn seen(&self, resource: &str) -> Result<Option<Token>, FenceError> {
+        let sql = "select token from leasehold_fence where resource = ?1";
+        let seen = self.connection.query_row(sql, [resource], |row| row.get(0)).optional()?;
+        Ok(seen.map(unsigned))
+    }
+
+    /// What a trigger said, as what it means.
+    fn explain(&self, token: Token, error: FenceError) -> FenceError {
+        let FenceError::Failed { message, .. } = &error else { return error };
+        if let Some(resource) = message.strip_prefix(STALE) {
+            return self.stale(resource, token).unwrap_or(error);
+        }
+        match message.strip_prefix(MISSING).map(str::to_owned) {
+            Some(resource) => FenceError::NoToken { resource, hint: HINT },
+            None => error,
+        }
+    }
+
+    fn stale(&self, resource: &str, given: Token) -> Result<FenceError, FenceError> {
+        let seen = self.seen(resource)?.ok_or_else(|| FenceError::Failed {
+            resource: resource.to_owned(),
+            outcome: Outcome::NotApplied,
+            message: "its row in leasehold_fence is missing; guard the table again".to_owned(),
+            source: None,
+        })?;
+        Ok(rejected(KIND, resource, StaleToken { given, seen }).into())
+    }
+}
+
+const HINT: &str = "write inside FencedSqlite::transaction";
+
+/// A token that the connection's function answers with, as long as this lives.
+struct Presenting<'a>(&'a Mutex<Option<i64>>);
+
+impl<'a> Presenting<'a> {
+    fn new(presented: &'a Mutex<Option<i64>>, token: i64) -> Self {
+        *presented.lock() = Some(token);
+        Self(presented)
+    }
+}
+
+impl Drop for Presenting<'_> {
+    fn drop(&mut self) {
+        *self.0.lock() = None;
+    }
+}
+
+const EVENTS: [&str; 3] = ["insert", "update", "delete"];
+
+fn trigger(event: &str, table: &str) -> String {
+    quoted(&format!("leasehold_fence_{event}_{table}"))
+}
+
+fn migration(table: &str, resource: &str) -> String {
+    let one = |event| {
+        include_str!("guard.sql")
+            .replace("{trigger}", &trigger(event, table))
+            .replace("{event}", event)
+            .replace("{table}", &quoted(table))
+            .replace("{resource}", &literal(resource))
+            .replace("{missing}", &literal(&format!("{MISSING}{resource}")))
+            .replace("{stale}", &literal(&format!("{STALE}{resource}")))
+    };
+    EVENTS.map(one).concat()
+}
+
+impl fmt::Debug for FencedSqlite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FencedSqlite")
+            .field("path", &self.connection.path())
+            .finish_non_exhaustive()
+    }
+}

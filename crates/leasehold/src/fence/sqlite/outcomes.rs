@@ -1,0 +1,123 @@
+//! The outcomes of [`Once`](crate::fence::Once) in a SQLite file.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rusqlite::{Connection, OptionalExtension};
+
+use super::KIND;
+use crate::error::Outcome;
+use crate::fence::error::{FenceError, StaleToken, signed, unsigned};
+use crate::fence::once::{Answer, Outcomes, Standing};
+use crate::fence::rejection::rejected;
+use crate::token::Token;
+
+/// Outcomes in a SQLite file, for the processes of one machine. Cheap to clone.
+#[derive(Clone)]
+pub struct SqliteOutcomes(Arc<Mutex<Connection>>);
+
+impl SqliteOutcomes {
+    /// The outcomes in this file, which is created if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// [`FenceError::Failed`] when it cannot be written.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, FenceError> {
+        Self::on(Connection::open(path)?)
+    }
+
+    /// The outcomes in the database of this connection, in the table `leasehold_outcome`.
+    ///
+    /// # Errors
+    ///
+    /// [`FenceError::Failed`] when it cannot be written.
+    pub fn on(connection: Connection) -> Result<Self, FenceError> {
+        connection.busy_timeout(Duration::from_secs(10))?;
+        connection.pragma_update(None, "journal_mode", "wal")?;
+        // An outcome that was told must survive a power cut.
+        connection.pragma_update(None, "synchronous", "full")?;
+        connection.execute_batch(include_str!("outcomes.sql"))?;
+        Ok(Self(Arc::new(Mutex::new(connection))))
+    }
+
+    fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, FenceError> + Send + 'static,
+    ) -> Answer<'static, T> {
+        let connection = self.0.clone();
+        Box::pin(async move {
+            let working = tokio::task::spawn_blocking(move || work(&connection.lock()));
+            working.await.unwrap_or_else(|error| {
+                Err(FenceError::failed("the outcomes", Outcome::Unknown, error))
+            })
+        })
+    }
+}
+
+impl Outcomes for SqliteOutcomes {
+    fn standing<'a>(&'a self, key: &'a str) -> Answer<'a, Standing> {
+        let key = key.to_owned();
+        self.with(move |connection| Ok(look(connection, &key)?.1))
+    }
+
+    fn begin<'a>(&'a self, key: &'a str, token: Token) -> Answer<'a, Standing> {
+        let key = key.to_owned();
+        self.with(move |connection| {
+            let number = signed(token)?;
+            let transaction = rusqlite::Transaction::new_unchecked(
+                connection,
+                rusqlite::TransactionBehavior::Immediate,
+            )?;
+            let (_, before) = look(&transaction, &key)?;
+            if matches!(before, Standing::Finished(_)) {
+                return Ok(before);
+            }
+            let begun = transaction.execute(include_str!("begin.sql"), (&key, number))?;
+            if let (0, Standing::Running(seen)) = (begun, &before) {
+                return Err(rejected(KIND, key, StaleToken { given: token, seen: *seen }).into());
+            }
+            transaction.commit()?;
+            Ok(before)
+        })
+    }
+
+    fn finish<'a>(&'a self, key: &'a str, token: Token, outcome: &'a [u8]) -> Answer<'a, ()> {
+        let (key, outcome) = (key.to_owned(), outcome.to_owned());
+        self.with(move |connection| {
+            let sql = "update leasehold_outcome set outcome = ?3, changed_at = current_timestamp \
+                       where key = ?1 and token = ?2 and outcome is null";
+            if connection.execute(sql, (&key, signed(token)?, &outcome))? > 0 {
+                return Ok(());
+            }
+            match look(connection, &key)? {
+                // Ours, from a call whose answer was lost.
+                (Some(seen), Standing::Finished(_)) if seen == token => Ok(()),
+                (Some(seen), _) => {
+                    Err(rejected(KIND, key, StaleToken { given: token, seen }).into())
+                }
+                (None, _) => Err(FenceError::NotFound { resource: format!("the key {key:?}") }),
+            }
+        })
+    }
+}
+
+fn look(connection: &Connection, key: &str) -> Result<(Option<Token>, Standing), FenceError> {
+    let sql = "select token, outcome from leasehold_outcome where key = ?1";
+    let row = connection
+        .query_row(sql, [key], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, Option<Vec<u8>>>(1)?)))
+        .optional()?;
+    Ok(match row {
+        None => (None, Standing::New),
+        Some((token, None)) => (Some(unsigned(token)), Standing::Running(unsigned(token))),
+        Some((token, Some(outcome))) => (Some(unsigned(token)), Standing::Finished(outcome)),
+    })
+}
+
+impl fmt::Debug for SqliteOutcomes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteOutcomes").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,6 @@
+create table if not exists leasehold_outcome (
+    key text primary key not null,
+    token integer not null,
+    outcome blob,
+    changed_at text not null default current_timestamp
+) without rowid;

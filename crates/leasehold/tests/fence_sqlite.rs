@@ -1,0 +1,196 @@
+//! SQLite as a fenced resource: a guarded table, conditional rows, transitions, outcomes.
+#![cfg(feature = "sqlite")]
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use leasehold::Token;
+use leasehold::fence::sqlite::{self, FencedSqlite, Rows, SqliteOutcomes};
+use leasehold::fence::{FenceError, Moved, Once, Outcomes, StaleToken, Standing};
+use rusqlite::Connection;
+use rusqlite::functions::FunctionFlags;
+
+const OLD: Token = Token::new(33);
+const NEW: Token = Token::new(34);
+const STALE: StaleToken = StaleToken { given: OLD, seen: NEW };
+
+const WRITES: [&str; 8] = [
+    "insert into stock values ('other', 1)",
+    "insert or ignore into stock values ('other', 1)",
+    "insert or replace into stock values ('item', 1)",
+    "insert into stock values ('item', 1) on conflict (item) do update set left = 1",
+    "update stock set left = 1",
+    "update or replace stock set left = 1",
+    "delete from stock",
+    "delete from stock where item = 'item'",
+];
+
+/// A guarded table with one row that the newer lease wrote.
+fn guarded(connection: Connection) -> FencedSqlite {
+    connection.execute_batch("create table stock (item text primary key, left integer)").unwrap();
+    let mut stock = FencedSqlite::new(connection).unwrap();
+    stock.guard_table("stock", "the 'stock'").unwrap();
+    let fill = "insert into stock values ('item', 10)";
+    stock.transaction(NEW, |tx| Ok(tx.execute(fill, ())?)).unwrap();
+    stock
+}
+
+fn rows(connection: &Connection) -> Vec<(String, i64)> {
+    let mut all = connection.prepare("select item, left from stock").unwrap();
+    let rows = all.query_map((), |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    rows.map(Result::unwrap).collect()
+}
+
+#[test]
+fn no_write_path_of_a_guarded_table_takes_an_old_token_or_none() {
+    let mut stock = guarded(Connection::open_in_memory().unwrap());
+    for write in WRITES {
+        let late = stock.transaction(OLD, |tx| Ok(tx.execute(write, ())?)).unwrap_err();
+        assert_eq!(late.stale(), Some(STALE), "{write}");
+        let unsigned = stock.connection().execute(write, ()).unwrap_err();
+        assert!(unsigned.to_string().contains("no fencing token"), "{write}: {unsigned}");
+        assert_eq!(rows(stock.connection()), [("item".to_owned(), 10)], "{write}");
+    }
+    for write in WRITES {
+        stock.transaction(NEW, |tx| Ok(tx.execute(write, ())?)).expect(write);
+    }
+    assert_eq!(stock.seen("the 'stock'").unwrap(), Some(NEW));
+}
+
+#[test]
+fn a_program_that_knows_nothing_of_tokens_can_only_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stock.db");
+    drop(guarded(Connection::open(&path).unwrap()));
+    let shell = |sql: &str| Command::new("sqlite3").arg(&path).arg(sql).output().unwrap();
+    for write in WRITES {
+        let output = shell(write);
+        assert!(!output.status.success(), "{write}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("leasehold_token"), "{write}: {said}");
+    }
+    assert_eq!(shell("select left from stock").stdout, b"10\n");
+}
+
+#[test]
+fn a_token_that_is_no_number_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stock.db");
+    drop(guarded(Connection::open(&path).unwrap()));
+    for nonsense in ["99", "", "x"] {
+        let connection = Connection::open(&path).unwrap();
+        let flags = FunctionFlags::SQLITE_UTF8;
+        let token = move |_: &rusqlite::functions::Context<'_>| Ok(nonsense.to_owned());
+        connection.create_scalar_function("leasehold_token", 0, flags, token).unwrap();
+        let error = connection.execute("update stock set left = 1", ()).unwrap_err();
+        assert!(error.to_string().contains("no fencing token"), "{nonsense:?}: {error}");
+    }
+}
+
+#[test]
+fn advancing_shuts_out_the_old_lease_before_the_first_write() {
+    let mut stock = guarded(Connection::open_in_memory().unwrap());
+    stock.advance("the 'stock'", Token::new(40)).unwrap();
+    let late = stock.transaction(NEW, |tx| Ok(tx.execute("delete from stock", ())?)).unwrap_err();
+    assert_eq!(late.stale(), Some(StaleToken { given: NEW, seen: Token::new(40) }));
+    assert_eq!(stock.advance("the 'stock'", NEW).unwrap_err().stale().unwrap().given, NEW);
+    stock.unguard_table("stock").unwrap();
+    assert_eq!(stock.connection().execute("delete from stock", ()).unwrap(), 1);
+}
+
+#[test]
+fn a_failed_transaction_leaves_nothing_behind() {
+    let mut stock = guarded(Connection::open_in_memory().unwrap());
+    let failed = stock.transaction(Token::new(50), |tx| -> Result<(), FenceError> {
+        tx.execute("delete from stock", ())?;
+        Err(FenceError::Invalid("the work failed".to_owned()))
+    });
+    assert!(failed.is_err());
+    assert_eq!(rows(stock.connection()), [("item".to_owned(), 10)]);
+    assert_eq!(stock.seen("the 'stock'").unwrap(), Some(NEW));
+}
+
+fn jobs() -> (Connection, Rows) {
+    let connection = Connection::open_in_memory().unwrap();
+    sqlite::install(&connection).unwrap();
+    let table = "create table jobs (id integer primary key, state text not null default 'NEW', \
+                 note text, fence_token integer not null default 0)";
+    connection.execute_batch(table).unwrap();
+    (connection, Rows::new("jobs", "id"))
+}
+
+#[test]
+fn rows_take_conditional_writes_and_keep_tombstones() {
+    let (db, jobs) = jobs();
+    let note = |token, note: &str| sqlite::put(&db, &jobs, &1, token, &[("note", &note)]);
+    let missing = sqlite::update(&db, &jobs, &1, OLD, "note = ?3", &[&"x"]).unwrap_err();
+    assert!(matches!(missing, FenceError::NotFound { .. }), "{missing}");
+    note(OLD, "old").unwrap();
+    note(NEW, "new").unwrap();
+    assert_eq!(note(OLD, "late").unwrap_err().stale(), Some(STALE));
+    let late = sqlite::update(&db, &jobs, &1, OLD, "note = ?3", &[&"late"]).unwrap_err();
+    assert_eq!(late.stale(), Some(STALE));
+    assert_eq!(sqlite::delete(&db, &jobs, &1, OLD).unwrap_err().stale(), Some(STALE));
+    sqlite::update(&db, &jobs, &1, NEW, "note = note || ?3", &[&"er"]).unwrap();
+    let read = || db.query_row("select note from jobs", (), |row| row.get::<_, String>(0));
+    assert_eq!(read().unwrap(), "newer");
+
+    assert!(sqlite::delete(&db, &jobs, &1, NEW).unwrap());
+    assert!(!sqlite::delete(&db, &jobs, &1, NEW).unwrap(), "again, after a lost answer");
+    assert_eq!(note(OLD, "back from the dead").unwrap_err().stale(), Some(STALE));
+    assert!(read().is_err(), "it stays deleted");
+    sqlite::put(&db, &jobs, &2, OLD, &[]).unwrap();
+    note(NEW, "anew").unwrap();
+    assert_eq!(db.query_row("select count(*) from jobs", (), |row| row.get::<_, u32>(0)), Ok(2));
+}
+
+#[test]
+fn a_transition_happens_once_and_a_dead_worker_is_taken_over() {
+    let (db, jobs) = jobs();
+    db.execute("insert into jobs (id) values (1)", ()).unwrap();
+    let claim = |token| sqlite::claim(&db, &jobs, &1, token, "NEW", "PROCESSING");
+    let finish = |token| sqlite::finish(&db, &jobs, &1, token, "PROCESSING", "DONE");
+    assert!(matches!(finish(OLD), Err(FenceError::WrongState { found, .. }) if found == "NEW"));
+    assert_eq!(claim(OLD).unwrap(), Moved::Now);
+    assert_eq!(claim(OLD).unwrap(), Moved::Before);
+    assert_eq!(claim(NEW).unwrap(), Moved::Now, "taken over");
+    assert_eq!(finish(OLD).unwrap_err().stale(), Some(STALE));
+    assert_eq!(finish(NEW).unwrap(), Moved::Now);
+    assert_eq!(finish(NEW).unwrap(), Moved::Before);
+    let newer = Token::new(35);
+    assert!(matches!(claim(newer), Err(FenceError::WrongState { found, .. }) if found == "DONE"));
+}
+
+#[tokio::test]
+async fn an_outcome_is_remembered_and_a_late_one_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let outcomes = SqliteOutcomes::open(folder.path().join("outcomes.db")).unwrap();
+    let locks = leasehold::connect("memory:").await.unwrap();
+    let once = Once::new(locks, "charge", outcomes.clone());
+    let runs = AtomicU32::new(0);
+    let charge = async |_| {
+        let run = runs.fetch_add(1, Ordering::Relaxed);
+        match run {
+            0 => Err(FenceError::Invalid("the card reader is off".to_owned())),
+            _ => Ok(format!("receipt {run}").into_bytes()),
+        }
+    };
+    once.run("order", charge).await.expect_err("a failure is no outcome");
+    let (first, second) = (once.run("order", charge).await, once.run("order", charge).await);
+    assert!(!first.as_ref().unwrap().replayed);
+    assert!(second.as_ref().unwrap().replayed);
+    assert_eq!(first.unwrap().outcome, b"receipt 1");
+    assert_eq!(second.unwrap().outcome, b"receipt 1");
+
+    // A worker that died in the middle, and one that took over.
+    assert_eq!(outcomes.begin("other", OLD).await.unwrap(), Standing::New);
+    assert_eq!(outcomes.begin("other", NEW).await.unwrap(), Standing::Running(OLD));
+    assert_eq!(outcomes.finish("other", OLD, b"late").await.unwrap_err().stale(), Some(STALE));
+    outcomes.finish("other", NEW, b"done").await.unwrap();
+    outcomes.finish("other", NEW, b"done").await.unwrap();
+    assert_eq!(
+        outcomes.begin("other", Token::new(9)).await.unwrap(),
+        Standing::Finished(b"done".to_vec())
+    );
+    assert_eq!(once.outcome("other").await.unwrap().as_deref(), Some(&b"done"[..]));
+}
