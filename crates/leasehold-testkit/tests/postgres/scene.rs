@@ -8,16 +8,16 @@ use leasehold::Locks;
 use leasehold_testkit::servers::Postgres;
 use leasehold_testkit::world::World;
 
-pub fn url(server: &Postgres, mode: &str) -> String {
+pub(crate) fn url(server: &Postgres, mode: &str) -> String {
     format!("{}?mode={mode}", server.url())
 }
 
-pub async fn connect(server: &Postgres, mode: &str) -> Locks {
+pub(crate) async fn connect(server: &Postgres, mode: &str) -> Locks {
     leasehold::connect(url(server, mode)).await.expect("it connects")
 }
 
 /// Waits until `done` says so, on a thread that may block.
-pub fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + World::BOUND * 4;
     while !done() {
         assert!(Instant::now() < end, "{what} did not happen");
@@ -27,11 +27,11 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// A psql that runs until it is dropped.
 #[derive(Debug)]
-pub struct Psql(Child);
+pub(crate) struct Psql(Child);
 
 impl Psql {
     /// Runs these commands in one session, then stays connected.
-    pub fn run(server: &Postgres, command: &str) -> Self {
+    pub(crate) fn run(server: &Postgres, command: &str) -> Self {
         let mut psql = Command::new("psql");
         psql.args(["--no-psqlrc", "--quiet", "--dbname", &server.url()]);
         psql.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -50,7 +50,7 @@ impl Drop for Psql {
 }
 
 /// How many advisory locks are held, and how many waited for.
-pub fn advisory(server: &Postgres) -> (usize, usize) {
+pub(crate) fn advisory(server: &Postgres) -> (usize, usize) {
     let counts = server
         .psql(
             "select count(*) filter (where granted), count(*) filter (where not granted) \
