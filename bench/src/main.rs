@@ -12,9 +12,11 @@ use crate::report::Format;
 
 mod contender;
 mod counting;
+mod etcd;
 mod handover;
 mod holding;
 mod pairs;
+mod postgres;
 mod raw;
 mod redis;
 mod report;
@@ -61,8 +63,12 @@ enum Group {
     Holding,
     /// The same three on a Redis server.
     Redis,
+    /// etcd: pairs and hand-over, beside its own driver.
+    Etcd,
     /// ZooKeeper: pairs and contention, beside its driver and kazoo.
     Zookeeper,
+    /// PostgreSQL, in both modes, beside the minimal loops on its driver.
+    Postgres,
 }
 
 /// What this binary does when it was started by itself.
@@ -129,8 +135,14 @@ fn bench(bench: Bench) -> Result<ExitCode> {
     if wants(Group::Redis) {
         missed += redis::run(&plan)?.iter().map(|table| table.print(format)).sum::<usize>();
     }
+    if wants(Group::Etcd) {
+        missed += etcd::run(&plan)?.print(format);
+    }
     if wants(Group::Zookeeper) {
         missed += zookeeper::run(&plan)?.print(format);
+    }
+    if wants(Group::Postgres) {
+        missed += postgres::run(&plan)?.print(format);
     }
     report::verdict(format, missed);
     // A missed goal is a finding, not a failure: the machine may just be busy.

@@ -83,7 +83,7 @@ struct Case {
     run: Run,
 }
 
-type Run = Box<dyn FnMut(Duration) -> Result<Sample>>;
+pub(crate) type Run = Box<dyn FnMut(Duration) -> Result<Sample>>;
 
 pub(crate) fn run(plan: &Plan) -> Result<Table> {
     let directory = plan.directory()?;
@@ -193,7 +193,7 @@ fn names(task: usize, tasks: usize) -> Vec<String> {
 }
 
 /// One client, and as many tasks.
-fn run_of(runtime: Arc<Runtime>, locks: Locks, tasks: usize) -> Run {
+pub(crate) fn run_of(runtime: Arc<Runtime>, locks: Locks, tasks: usize) -> Run {
     let names: Vec<Arc<[String]>> = (0..tasks).map(|task| names(task, tasks).into()).collect();
     Box::new(move |measure| {
         runtime.block_on(async {

@@ -245,6 +245,8 @@ pub(crate) struct Gate {
 #[derive(Debug, Args)]
 #[command(after_help = help::SCHEMA)]
 pub(crate) struct Schema {
+    /// The kind of store, as its URLs begin: postgres, sqlite … Default: that of the store
+    pub(crate) kind: Option<String>,
     #[command(flatten)]
     pub(crate) on: OnStore,
 }

@@ -107,8 +107,9 @@ them: let only those reach it who may write. It ends with TERM or INT, after wha
 
 /// `leasehold schema`.
 pub(crate) const SCHEMA: &str = "\
-Example:
-  leasehold schema --store sqlite:";
+Examples:
+  leasehold schema --store sqlite:
+  leasehold schema postgres | psql";
 
 /// `leasehold completions`.
 pub(crate) const COMPLETIONS: &str = "\

@@ -12,8 +12,7 @@ fn url(kind: StoreKind) -> Option<fn(&Path) -> String> {
         StoreKind::Memory => None,
         StoreKind::Sqlite => Some(|folder| format!("sqlite:{}/locks.db", folder.display())),
         // Behind a server: below.
-        StoreKind::Redis => None,
-        StoreKind::Zookeeper => None,
+        StoreKind::Redis | StoreKind::Postgres | StoreKind::Etcd | StoreKind::Zookeeper => None,
     }
 }
 
@@ -57,4 +56,28 @@ fn zookeeper_passes_what_needs_no_eyes() {
     {
         case(&Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| server.url("/processes")));
     }
+}
+
+/// A row in a table does not see whether its holder's process is gone: its TTL ends it. A
+/// session does, by its socket.
+#[test]
+fn postgres_passes_what_each_mode_can_see() {
+    let server = leasehold_testkit::servers::Postgres::start(&[]).expect("a server starts");
+    let on = |mode: &str| {
+        let url = format!("{}?mode={mode}", server.url());
+        Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| url)
+    };
+    processes::a_stopped_holder_is_replaced_and_told(&on("lease"));
+    processes::no_increment_is_lost(&on("lease"));
+    processes::a_stopped_holder_is_replaced_and_told(&on("session"));
+    processes::a_killed_holder_is_replaced_at_once(&on("session"));
+}
+
+/// A session does not see that its client's process is gone: its TTL ends it.
+#[test]
+fn etcd_passes_what_it_can_see() {
+    let server = leasehold_testkit::servers::Etcd::start(1, &[]).expect("a server starts");
+    let scene = || Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| server.url());
+    processes::a_stopped_holder_is_replaced_and_told(&scene());
+    processes::no_increment_is_lost(&scene());
 }

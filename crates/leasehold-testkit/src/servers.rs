@@ -5,13 +5,17 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
+pub use etcd::Etcd;
 pub use objects::Objects;
+pub use pgbouncer::PgBouncer;
 pub use postgres::Postgres;
 pub use process::Process;
 pub use redis::{Redis, RedisCluster, RedisSentinel};
 pub use zookeeper::Zookeeper;
 
+pub mod etcd;
 pub mod objects;
+pub mod pgbouncer;
 pub mod postgres;
 pub mod process;
 pub mod redis;

@@ -13,6 +13,8 @@ use tempfile::TempDir;
 
 use crate::world::{Opening, StoreUnderTest};
 
+pub mod etcd;
+pub mod postgres;
 pub mod redis;
 pub mod zookeeper;
 
@@ -23,7 +25,9 @@ pub fn open(kind: StoreKind) -> Arc<dyn StoreUnderTest> {
         StoreKind::Memory => Arc::new(Memory::default()),
         StoreKind::Sqlite => Arc::new(Sqlite::new()),
         StoreKind::Redis => Arc::new(redis::Redis::single(&[])),
+        StoreKind::Etcd => Arc::new(etcd::EtcdUnderTest::start(1)),
         StoreKind::Zookeeper => Arc::new(zookeeper::ZookeeperUnderTest::alone()),
+        StoreKind::Postgres => Arc::new(postgres::PostgresStore::lease()),
     }
 }
 

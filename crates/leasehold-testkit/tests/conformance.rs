@@ -40,5 +40,9 @@ macro_rules! suite {
 suite!(
     Memory as memory,
     Sqlite as sqlite;
-    elsewhere: Redis in "redis/main.rs", Zookeeper in "zookeeper/main.rs"
+    elsewhere:
+        Redis in "redis/main.rs",
+        Etcd in "etcd/main.rs",
+        Postgres in "postgres/main.rs",
+        Zookeeper in "zookeeper/main.rs"
 );

@@ -14,12 +14,20 @@ use leasehold_testkit::history::report::{Report, Verdict};
 const LASTS: Duration = Duration::from_secs(4);
 const ATTEMPTS: u64 = 5;
 
+/// A store whose leases last longer needs longer.
+fn lasts(store: &str) -> Duration {
+    match store {
+        "etcd" => 2 * LASTS,
+        _ => LASTS,
+    }
+}
+
 fn run(store: &str, fault: Fault, seed: u64, heedless: bool) -> Report {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let course = Course {
         store: stage::named(store).expect("a store of this name"),
         fault,
-        lasts: LASTS,
+        lasts: lasts(store),
         seed,
         folder: folder.path().join("history"),
         program: Path::new(env!("CARGO_BIN_EXE_leasehold-faults")),
@@ -114,6 +122,21 @@ fn redis_survives_the_loss_of_its_data() {
 }
 
 #[test]
+fn etcd_survives_paused_holders() {
+    passes("etcd", Fault::Pause);
+}
+
+#[test]
+fn etcd_survives_a_bad_network() {
+    passes("etcd", Fault::Network);
+}
+
+#[test]
+fn etcd_survives_the_loss_of_its_leader() {
+    passes("etcd", Fault::Leader);
+}
+
+#[test]
 fn zookeeper_survives_paused_holders() {
     passes("zookeeper", Fault::Pause);
 }
@@ -126,4 +149,24 @@ fn zookeeper_survives_a_bad_network() {
 #[test]
 fn zookeeper_survives_partitions() {
     passes("zookeeper", Fault::Partition);
+}
+
+#[test]
+fn postgres_survives_paused_holders() {
+    passes("postgres", Fault::Pause);
+}
+
+#[test]
+fn postgres_survives_crashes() {
+    passes("postgres", Fault::Restart);
+}
+
+#[test]
+fn postgres_sessions_survive_paused_holders() {
+    passes("pgsession", Fault::Pause);
+}
+
+#[test]
+fn postgres_sessions_survive_a_bad_network() {
+    passes("pgsession", Fault::Network);
 }

@@ -36,7 +36,11 @@ use crate::name::Name;
 use crate::owner::Owner;
 use crate::token::Token;
 
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod memory;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "sqlite")]

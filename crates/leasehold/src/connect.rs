@@ -30,7 +30,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// |---|---|
 /// | `sqlite:` | the embedded store of this user, for the processes of this machine |
 /// | `sqlite:/path/to/locks.db` | an embedded store at this path |
+/// | `etcd://host:port,host:port/prefix` | an etcd cluster (feature `etcd`); `etcds:` with TLS |
 /// | `zk://host:2181,host:2181/root` | ZooKeeper (with the feature `zookeeper`); `zks:` for TLS |
+/// | `postgres://user@host/database` | PostgreSQL, leases in a table; `?mode=session` for advisory locks |
 /// | `memory:` | a store of its own in the memory of this process |
 /// | `memory:name` | the store of this name in the memory of this process |
 /// | `redis://host` | a Redis or Valkey server (feature `redis`); also `redis+sentinel://`, `redis+cluster://` |
@@ -185,9 +187,24 @@ pub enum StoreKind {
     /// Redis and Valkey.
     #[cfg(feature = "redis")]
     Redis,
+    /// etcd.
+    #[cfg(feature = "etcd")]
+    Etcd,
     /// ZooKeeper.
     #[cfg(feature = "zookeeper")]
     Zookeeper,
+    /// PostgreSQL.
+    #[cfg(feature = "postgres")]
+    Postgres,
+}
+
+/// What a store needs before it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetUp {
+    /// Nothing, and why.
+    Nothing(&'static str),
+    /// These statements, where its clients may not run them by themselves.
+    Sql(&'static str),
 }
 
 impl StoreKind {
@@ -198,8 +215,12 @@ impl StoreKind {
         StoreKind::Sqlite,
         #[cfg(feature = "redis")]
         StoreKind::Redis,
+        #[cfg(feature = "etcd")]
+        StoreKind::Etcd,
         #[cfg(feature = "zookeeper")]
         StoreKind::Zookeeper,
+        #[cfg(feature = "postgres")]
+        StoreKind::Postgres,
     ];
 
     /// How its URLs begin, without the colon: the usual way first.
@@ -217,14 +238,54 @@ impl StoreKind {
                 "redis+cluster",
                 "rediss+cluster",
             ],
+            #[cfg(feature = "etcd")]
+            Self::Etcd => &["etcd", "etcds"],
             #[cfg(feature = "zookeeper")]
             Self::Zookeeper => &["zk", "zks", "zookeeper"],
+            #[cfg(feature = "postgres")]
+            Self::Postgres => &["postgres", "postgresql"],
+        }
+    }
+
+    /// What has to be set up by hand before it is used, or why nothing has to.
+    pub const fn set_up(self) -> SetUp {
+        match self {
+            Self::Memory => SetUp::Nothing("the memory store needs no schema: it keeps nothing"),
+            #[cfg(feature = "sqlite")]
+            Self::Sqlite => SetUp::Nothing(
+                "the sqlite store needs no schema by hand: it creates its file and its tables \
+                 when it is first used",
+            ),
+            #[cfg(feature = "redis")]
+            Self::Redis => SetUp::Nothing("Redis needs no schema: keys come and go with the locks"),
+            #[cfg(feature = "etcd")]
+            Self::Etcd => {
+                SetUp::Nothing("the etcd store needs no schema: its keys are those of etcdctl lock")
+            }
+            #[cfg(feature = "zookeeper")]
+            Self::Zookeeper => SetUp::Nothing(
+                "the zookeeper store needs no schema: it creates its nodes when they are \
+                 first needed",
+            ),
+            #[cfg(feature = "postgres")]
+            Self::Postgres => SetUp::Sql(crate::backend::postgres::SCHEMA),
         }
     }
 
     /// The kind behind this scheme.
     pub fn of_scheme(scheme: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.schemes().contains(&scheme))
+    }
+}
+
+/// What to do about a store that this build was made without.
+fn how_to_get(scheme: &str) -> &'static str {
+    match scheme {
+        "etcd" | "etcds" => {
+            " (build it with the cargo feature `etcd`, which needs protoc: Debian has it in \
+             protobuf-compiler)"
+        }
+        _ => "",
     }
 }
 
@@ -238,7 +299,8 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
         // The URL itself may carry a password: only the scheme is repeated.
         let known: Vec<_> = StoreKind::ALL.iter().map(|kind| kind.schemes()[0]).collect();
         let known = known.join(":, ");
-        let message = format!("this build knows no store {scheme:?}; it has {known}:");
+        let how = how_to_get(scheme);
+        let message = format!("this build knows no store {scheme:?}{how}; it has {known}:");
         Error::invalid(message).during(Operation::Connect, None)
     })?;
     match kind {
@@ -260,11 +322,15 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
         }
         #[cfg(feature = "redis")]
         StoreKind::Redis => Ok(crate::backend::redis::RedisStore::open(url, clock.clone()).await?),
+        #[cfg(feature = "etcd")]
+        StoreKind::Etcd => Ok(crate::backend::etcd::EtcdStore::open(url, clock.clone()).await?),
         #[cfg(feature = "zookeeper")]
         StoreKind::Zookeeper => {
             use crate::backend::zookeeper::ZookeeperStore;
             Ok(ZookeeperStore::open(url, clock.clone()).await?)
         }
+        #[cfg(feature = "postgres")]
+        StoreKind::Postgres => crate::backend::postgres::open(url, clock.clone()).await,
     }
 }
 
@@ -284,5 +350,29 @@ impl fmt::Debug for Connect {
             .field("required", &self.required)
             .field("holder", &self.holder)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A build without etcd says how to get one; the URL, with its password, is not repeated.
+    #[test]
+    fn a_store_that_was_left_out_says_how_to_get_it() {
+        for scheme in ["etcd", "etcds"] {
+            let how = how_to_get(scheme);
+            assert!(how.contains("feature `etcd`") && how.contains("protobuf-compiler"), "{how}");
+        }
+        assert_eq!(how_to_get("ftp"), "");
+    }
+
+    #[cfg(not(feature = "etcd"))]
+    #[tokio::test]
+    async fn without_the_feature_the_url_is_refused() {
+        let error = connect("etcd://me:secret@host/locks").await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Invalid);
+        let told = format!("{error} {error:?}");
+        assert!(told.contains("feature `etcd`") && !told.contains("secret"), "{told}");
     }
 }

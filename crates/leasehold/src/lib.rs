@@ -79,7 +79,7 @@ mod readiness;
 mod terms;
 mod token;
 
-pub use connect::{Connect, StoreKind, connect};
+pub use connect::{Connect, SetUp, StoreKind, connect};
 pub use error::{Error, ErrorKind, Operation, Outcome, Result};
 pub use event::{Event, EventKind, Events, Refusal};
 pub use guarantees::{Consistency, EndsWith, Guarantees, Scope};

@@ -145,3 +145,21 @@ fn the_version_is_told() {
     let ended = ended(Scene::new().leasehold(["--version"]));
     assert_eq!(ended.stdout, format!("leasehold {}\n", env!("CARGO_PKG_VERSION")));
 }
+
+/// A server that may throw locks away is refused, by every command, unless that is meant.
+#[test]
+fn an_evicting_server_is_204_unless_allowed() {
+    let options = ["--maxmemory", "8mb", "--maxmemory-policy", "allkeys-lru"];
+    let server = leasehold_testkit::servers::Redis::start(&options).expect("a server starts");
+    let code = |words: &[&str], url: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_leasehold"));
+        let ended = command.args(words).env("LEASEHOLD_STORE", url).output().expect("it runs");
+        ended.status.code()
+    };
+    let allowed = format!("{}?allow-unsafe", server.url());
+    for words in [&["doctor"][..], &["ls"], &["run", "a", "--", "true"]] {
+        assert_eq!(code(words, &server.url()), Some(204), "{words:?}");
+    }
+    assert_eq!(code(&["run", "a", "--", "true"], &allowed), Some(0));
+    assert_eq!(code(&["doctor"], &allowed), Some(1), "it is found, and said");
+}

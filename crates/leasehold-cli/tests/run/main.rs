@@ -6,6 +6,7 @@ mod exit_codes;
 mod forcing;
 mod looking;
 mod manual;
+mod postgres;
 mod scene;
 mod settings;
 mod supervision;

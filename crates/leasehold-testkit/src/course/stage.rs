@@ -89,15 +89,24 @@ use super::fault::Fault;
 use super::plan::Plan;
 use super::schedule::Strike;
 
+mod etcd;
 mod memory;
+mod postgres;
 mod redis;
 pub mod servers;
 mod sqlite;
 mod zookeeper;
 
 /// All stores that are measured.
-pub const ALL: &[&dyn Store] =
-    &[&memory::Memory, &sqlite::Sqlite, &redis::Redis, &zookeeper::Zookeeper];
+pub const ALL: &[&dyn Store] = &[
+    &memory::Memory,
+    &sqlite::Sqlite,
+    &redis::Redis,
+    &etcd::Etcd,
+    &postgres::Mode::Lease,
+    &postgres::Mode::Session,
+    &zookeeper::Zookeeper,
+];
 
 /// The store of this name.
 pub fn named(name: &str) -> Option<&'static dyn Store> {

@@ -1,5 +1,6 @@
 //! A PostgreSQL server.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -13,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::{ATTEMPTS, PATIENCE, Process, free_port, loopback};
+use crate::faults::faketime::FakeTime;
 
 /// The account it runs under when the tests run as root, which it refuses.
 const ACCOUNT: &str = "postgres";
@@ -23,6 +25,7 @@ pub struct Postgres {
     port: u16,
     options: Vec<String>,
     process: Option<Process>,
+    clock: Option<FakeTime>,
     folder: TempDir,
 }
 
@@ -33,9 +36,80 @@ impl Postgres {
     ///
     /// When it does not start.
     pub fn start(settings: &[&str]) -> Result<Self> {
-        let folder = TempDir::new()?;
-        // The server's account must reach its data in it.
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777))?;
+        Self::fresh(settings)?.started()
+    }
+
+    /// A server with a wall clock that [`Postgres::set_clock`] sets.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start, or there is no libfaketime.
+    pub fn start_with_clock(settings: &[&str]) -> Result<Self> {
+        let mut server = Self::fresh(settings)?;
+        server.clock = Some(FakeTime::new(server.folder.path())?);
+        server.started()
+    }
+
+    /// A server that speaks TLS with this certificate and key, as PEM.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start.
+    pub fn start_with_tls(certificate: &str, key: &str) -> Result<Self> {
+        let mut server = Self::fresh(&["ssl=on"])?;
+        for (name, text) in [("ssl_cert_file", certificate), ("ssl_key_file", key)] {
+            let (given, own) = (server.folder.path().join(name), server.data().join(name));
+            fs::write(&given, text)?;
+            // The server wants its key for itself alone.
+            let mut install = as_account(Path::new("/usr/bin/install"));
+            let installed = install.args(["-m", "600"]).arg(&given).arg(&own).status()?;
+            if !installed.success() {
+                bail!("cannot install {}", own.display());
+            }
+            server.options.push(format!("{name}={}", own.display()));
+        }
+        server.started()
+    }
+
+    /// A standby that follows this server, as an asynchronous replica.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start.
+    pub fn standby(&self) -> Result<Self> {
+        let folder = folder()?;
+        let mut copy = as_account(&program("pg_basebackup")?);
+        copy.args(["--checkpoint=fast", "--no-sync", "--write-recovery-conf", "--dbname"]);
+        copy.arg(self.url()).arg("--pgdata").arg(folder.path().join("data"));
+        let copied = copy.output().context("pg_basebackup")?;
+        if !copied.status.success() {
+            bail!("pg_basebackup: {}", String::from_utf8_lossy(&copied.stderr));
+        }
+        let options = self.options.clone();
+        Self { port: 0, options, process: None, clock: None, folder }.started()
+    }
+
+    /// Makes a standby a primary, and waits until it is.
+    ///
+    /// # Errors
+    ///
+    /// When it does not become one.
+    pub fn promote(&self) -> Result<()> {
+        self.psql("select pg_promote(true, 60)").map(drop)
+    }
+
+    /// Sets its wall clock this many seconds ahead of the true one, or behind it.
+    ///
+    /// # Errors
+    ///
+    /// When it was started without one.
+    pub fn set_clock(&self, seconds: i64) -> Result<()> {
+        self.clock.as_ref().context("started without a clock of its own")?.set(seconds)
+    }
+
+    /// A cluster that does not run yet.
+    fn fresh(settings: &[&str]) -> Result<Self> {
+        let folder = folder()?;
         let data = folder.path().join("data");
         let mut initdb = as_account(&program("initdb")?);
         initdb.arg("--pgdata").arg(&data).args(["--no-sync", "--auth=trust"]);
@@ -45,12 +119,16 @@ impl Postgres {
             bail!("initdb: {}", String::from_utf8_lossy(&made.stderr));
         }
         let options = settings.iter().map(|setting| (*setting).to_owned()).collect();
-        let mut server = Self { port: 0, options, process: None, folder };
+        Ok(Self { port: 0, options, process: None, clock: None, folder })
+    }
+
+    /// Starts it, on a port that is free.
+    fn started(mut self) -> Result<Self> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            server.port = free_port();
-            match server.restart() {
-                Ok(()) => return Ok(server),
+            self.port = free_port();
+            match self.restart() {
+                Ok(()) => return Ok(self),
                 Err(error) => last = Some(error),
             }
         }
@@ -113,7 +191,17 @@ impl Postgres {
     /// When it does not start.
     pub fn restart(&mut self) -> Result<()> {
         self.stop();
-        let mut command = as_account(&program("postgres")?);
+        // The clock is the server's alone: setpriv would take it with it as root.
+        let mut command = as_account(Path::new("/usr/bin/env"));
+        if let Some(clock) = &self.clock {
+            let mut clocked = Command::new("env");
+            clock.apply(&mut clocked);
+            for (name, value) in clocked.get_envs() {
+                let value = value.unwrap_or_default();
+                command.arg([name, OsStr::new("="), value].into_iter().collect::<OsString>());
+            }
+        }
+        command.arg(program("postgres")?);
         command.arg("-D").arg(self.data());
         let port = format!("port={}", self.port);
         let sockets = format!("unix_socket_directories={}", self.folder.path().display());
@@ -168,8 +256,15 @@ fn program(name: &str) -> Result<PathBuf> {
     newest.with_context(|| format!("{name} is not installed: scripts/test installs it"))
 }
 
+/// A folder that the server's account can reach, too.
+fn folder() -> Result<TempDir> {
+    let folder = TempDir::new()?;
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777))?;
+    Ok(folder)
+}
+
 /// A command that does not run as root.
-fn as_account(program: &Path) -> Command {
+pub(super) fn as_account(program: &Path) -> Command {
     if !rustix::process::geteuid().is_root() {
         return Command::new(program);
     }
@@ -203,5 +298,15 @@ mod tests {
         server.crash();
         server.restart().unwrap();
         assert_eq!(server.psql("select n from t").unwrap(), "1");
+    }
+
+    #[test]
+    fn a_standby_follows_and_is_promoted() {
+        let primary = Postgres::start(&[]).unwrap();
+        primary.psql("create table t (n int); insert into t values (1)").unwrap();
+        let standby = primary.standby().unwrap();
+        assert_eq!(standby.psql("select n, pg_is_in_recovery() from t").unwrap(), "1|t");
+        standby.promote().unwrap();
+        assert_eq!(standby.psql("select pg_is_in_recovery()").unwrap(), "f");
     }
 }

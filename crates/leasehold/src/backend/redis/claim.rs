@@ -31,10 +31,8 @@ impl RedisStore {
     }
 
     async fn claim_in_slot(&self, claims: Vec<Located<Claim>>) -> Result<Vec<Verdict>> {
-        let Some(((keys, first), slot)) = claims.first().map(|one| (one, one.0.slot)) else {
-            return Ok(Vec::new());
-        };
-        debug_assert_eq!(keys.slot, slot);
+        let Some((keys, first)) = claims.first() else { return Ok(Vec::new()) };
+        let slot = keys.slot;
         let mut call = Call::new(&ACQUIRE, slot, 3 * claims.len());
         for (keys, _) in &claims {
             call.keys(keys, &[RecordKey, Line]);

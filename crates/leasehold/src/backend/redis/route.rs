@@ -22,7 +22,7 @@ pub(super) enum Route {
     /// So does the one that sentinels name.
     Sentinel(Sentinel),
     /// Every slot has a server of its own.
-    Cluster(Cluster),
+    Cluster(Box<Cluster>),
 }
 
 impl Route {
@@ -45,7 +45,8 @@ impl Route {
                 Ok(Self::Sentinel(sentinel))
             }
             Deployment::Cluster => {
-                Ok(Self::Cluster(Cluster::open(connector, &settings.hosts, channel).await?))
+                let cluster = Cluster::open(connector, &settings.hosts, channel).await?;
+                Ok(Self::Cluster(Box::new(cluster)))
             }
         }
     }

@@ -18,21 +18,21 @@ macro_rules! scripts {
 
 scripts! {
     /// Takes locks, or places in their lines.
-    ACQUIRE = "clock.lua" "token.lua" "line.lua" "acquire.lua";
+    ACQUIRE = "clock.lua" "token.lua" "acquire_free.lua" "held.lua" "line.lua" "acquire.lua";
     /// Shows that waiters still wait.
-    BEAT = "clock.lua" "token.lua" "line.lua" "beat.lua";
+    BEAT = "clock.lua" "token.lua" "held.lua" "line.lua" "beat.lua";
     /// Asks after claims without an answer, and bars them.
-    SETTLE = "clock.lua" "token.lua" "line.lua" "settle.lua";
+    SETTLE = "clock.lua" "token.lua" "held.lua" "line.lua" "settle.lua";
     /// Gives up a place in line, or a grant that just came.
     LEAVE = "clock.lua" "token.lua" "line.lua" "leave.lua";
     /// Gives locks back.
-    RELEASE = "clock.lua" "token.lua" "line.lua" "release.lua";
+    RELEASE = "release_free.lua" "clock.lua" "token.lua" "line.lua" "release.lua";
     /// Extends leases.
     RENEW = "clock.lua" "token.lua" "renew.lua";
     /// Why leases are gone.
     REASON = "reason.lua";
     /// Takes a lock away from its holder.
-    FORCE = "clock.lua" "token.lua" "line.lua" "force.lua";
+    FORCE = "clock.lua" "token.lua" "held.lua" "line.lua" "force.lua";
     /// Looks at locks.
     INSPECT = "clock.lua" "line.lua" "inspect.lua";
 }

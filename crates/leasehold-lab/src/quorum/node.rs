@@ -1,0 +1,277 @@
+//! One node of a quorum: what it answers to a request, and what it keeps. A pure function,
+//! so that the same requests can be put to a real server and the answers compared.
+//!
+//! What a real node also has and this one has not: time. A key that expires is
+//! [`Node::vanish`], at any moment.
+
+/// The owner of one attempt. (128 random bits in real life: never reused.)
+pub type Owner = u8;
+/// A fencing token.
+pub type Token = u8;
+/// Counts recoveries: a request of an older epoch is refused.
+pub type Epoch = u8;
+/// The hash of a client's list of nodes.
+pub type List = u8;
+
+/// What a node keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// Whether it may vote.
+    pub standing: Standing,
+    /// The epoch it was last sealed with.
+    pub epoch: Epoch,
+    /// The list of nodes that it belongs to.
+    pub list: List,
+    /// Who holds the lock here.
+    pub lock: Option<Owner>,
+    /// The last token.
+    pub token: Token,
+    /// Whose token that is.
+    pub token_owner: Option<Owner>,
+}
+
+/// Whether a node may vote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Standing {
+    /// It carries the marker: it has kept its data.
+    Member,
+    /// It has forgotten everything, the marker too.
+    Blank,
+    /// It was told the highest token, and waits to be readmitted.
+    Joining,
+}
+
+/// Which checks a node makes. All of them, but in the variants that must fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    /// A token is stored only under a lock that is still its owner's.
+    pub store_checks_lock: bool,
+    /// A token is stored only over a smaller one, not over an equal one.
+    pub strictly_newer: bool,
+    /// A renewal wants the token to be the last one here, too.
+    pub renewal_checks_token: bool,
+    /// A renewal of a key that is gone sets it again.
+    pub renewal_recreates: bool,
+    /// Every grant adds one to the token by itself: one round trip without clocks.
+    pub counts_by_itself: bool,
+    /// Without the marker, everything is refused.
+    pub marker: bool,
+    /// Requests of another epoch are refused.
+    pub epoch: bool,
+    /// Requests of a client with another list of nodes are refused.
+    pub list: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            store_checks_lock: true,
+            strictly_newer: true,
+            renewal_checks_token: true,
+            renewal_recreates: false,
+            counts_by_itself: false,
+            marker: true,
+            epoch: true,
+            list: true,
+        }
+    }
+}
+
+/// A request as it travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// The epoch its sender knows.
+    pub epoch: Epoch,
+    /// The list of nodes its sender has.
+    pub list: List,
+    /// What it asks for.
+    pub order: Order,
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// The lock, and if the guess is newer than the last token, that token with it.
+    Claim {
+        /// Who asks.
+        owner: Owner,
+        /// The token that would save the second trip.
+        guess: Option<Token>,
+    },
+    /// Keep this token, if the lock is still mine and the token is new.
+    Store {
+        /// Who asks.
+        owner: Owner,
+        /// The token.
+        token: Token,
+    },
+    /// Is it still mine, under this token? Then for the whole TTL again.
+    Renew {
+        /// Who asks.
+        owner: Owner,
+        /// The token.
+        token: Token,
+    },
+    /// Take it back, if it is mine.
+    Release {
+        /// Who asks.
+        owner: Owner,
+    },
+    /// From now on refuse older epochs, and tell the last token.
+    Seal,
+    /// To a node without a marker: this is the last token. Do not vote yet.
+    Install {
+        /// The highest token of a sealed majority.
+        token: Token,
+    },
+    /// Vote again.
+    Readmit,
+}
+
+/// What a node answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It has no marker, or is not readmitted yet.
+    NoMember,
+    /// The request is of another epoch; this is the node's.
+    OtherEpoch(Epoch),
+    /// The request is of another list of nodes.
+    OtherList,
+    /// The lock is the claimant's.
+    Granted {
+        /// The last token.
+        last: Token,
+        /// Whether that is the guess, stored.
+        stored: bool,
+    },
+    /// The lock is another's.
+    Held {
+        /// The last token.
+        last: Token,
+    },
+    /// The last token, after it was sealed.
+    Sealed {
+        /// The last token.
+        last: Token,
+    },
+    /// Done.
+    Yes,
+    /// Not done.
+    No,
+}
+
+impl Node {
+    /// A node that belongs to a list and has never done anything.
+    pub fn new(list: List) -> Self {
+        Self { standing: Standing::Member, epoch: 0, list, lock: None, token: 0, token_owner: None }
+    }
+
+    /// The key of the lock expires.
+    pub fn vanish(&mut self) {
+        self.lock = None;
+    }
+
+    /// It forgets everything.
+    pub fn forget(&mut self) {
+        *self = Self { standing: Standing::Blank, ..Self::new(self.list) };
+    }
+
+    /// Does what is asked, if it may, and answers.
+    pub fn step(&mut self, rules: &Rules, request: Request) -> Answer {
+        match request.order {
+            Order::Seal | Order::Install { .. } | Order::Readmit => self.recover(rules, request),
+            _ => self.serve(rules, request),
+        }
+    }
+
+    fn serve(&mut self, rules: &Rules, request: Request) -> Answer {
+        if self.standing != Standing::Member {
+            return Answer::NoMember;
+        }
+        if rules.list && request.list != self.list {
+            return Answer::OtherList;
+        }
+        if rules.epoch && request.epoch != self.epoch {
+            return Answer::OtherEpoch(self.epoch);
+        }
+        match request.order {
+            Order::Claim { owner, guess } => self.claim(rules, owner, guess),
+            Order::Store { owner, token } => self.store(rules, owner, token),
+            Order::Renew { owner, token } => self.renew(rules, owner, token),
+            Order::Release { owner } => {
+                let mine = self.lock == Some(owner);
+                if mine {
+                    self.vanish();
+                }
+                yes(mine)
+            }
+            Order::Seal | Order::Install { .. } | Order::Readmit => Answer::No,
+        }
+    }
+
+    fn claim(&mut self, rules: &Rules, owner: Owner, guess: Option<Token>) -> Answer {
+        if self.lock.is_some_and(|holder| holder != owner) {
+            return Answer::Held { last: self.token };
+        }
+        self.lock = Some(owner);
+        if rules.counts_by_itself {
+            self.token += 1;
+            return Answer::Granted { last: self.token, stored: true };
+        }
+        let stored = guess.is_some_and(|guess| self.keep(rules, owner, guess));
+        Answer::Granted { last: self.token, stored }
+    }
+
+    fn store(&mut self, rules: &Rules, owner: Owner, token: Token) -> Answer {
+        let mine = self.lock == Some(owner) || !rules.store_checks_lock;
+        yes(mine && self.keep(rules, owner, token))
+    }
+
+    /// Keeps a token if it is new. The same one of the same owner again is a resend.
+    fn keep(&mut self, rules: &Rules, owner: Owner, token: Token) -> bool {
+        let resent = token == self.token && self.token_owner == Some(owner);
+        let new = token > self.token || (token == self.token && !rules.strictly_newer);
+        if new {
+            self.token = token;
+            self.token_owner = Some(owner);
+        }
+        new || resent
+    }
+
+    fn renew(&mut self, rules: &Rules, owner: Owner, token: Token) -> Answer {
+        if rules.renewal_recreates && self.lock.is_none() {
+            self.lock = Some(owner);
+        }
+        let newest = self.token == token || !rules.renewal_checks_token;
+        yes(self.lock == Some(owner) && newest)
+    }
+
+    fn recover(&mut self, rules: &Rules, request: Request) -> Answer {
+        match (request.order, self.standing) {
+            (Order::Seal, Standing::Member) if request.epoch > self.epoch => {
+                if rules.epoch {
+                    self.epoch = request.epoch;
+                }
+                Answer::Sealed { last: self.token }
+            }
+            (Order::Install { token }, Standing::Blank | Standing::Joining)
+                if request.epoch > self.epoch =>
+            {
+                self.forget();
+                self.standing = Standing::Joining;
+                self.token = token;
+                self.epoch = if rules.epoch { request.epoch } else { 0 };
+                Answer::Yes
+            }
+            (Order::Readmit, Standing::Joining) if request.epoch == self.epoch || !rules.epoch => {
+                self.standing = Standing::Member;
+                Answer::Yes
+            }
+            _ => Answer::No,
+        }
+    }
+}
+
+fn yes(done: bool) -> Answer {
+    if done { Answer::Yes } else { Answer::No }
+}

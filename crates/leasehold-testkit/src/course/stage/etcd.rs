@@ -1,0 +1,104 @@
+//! etcd: one member, or three where the leader is struck.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use fastrand::Rng;
+
+use super::{Stage, Store};
+use crate::course::fault::Fault;
+use crate::course::schedule::Strike;
+use crate::servers;
+
+/// Half of what is usual: then leases of one second can be had.
+const QUICK: &[&str] = &["--heartbeat-interval", "50", "--election-timeout", "500"];
+
+/// etcd.
+#[derive(Debug)]
+pub(super) struct Etcd;
+
+impl Store for Etcd {
+    fn name(&self) -> &'static str {
+        "etcd"
+    }
+
+    fn does_not_apply(&self, fault: Fault) -> Option<&'static str> {
+        match fault {
+            Fault::Pause | Fault::Freeze | Fault::Queue | Fault::Kill | Fault::Waiters => None,
+            Fault::Network | Fault::Partition | Fault::Restart | Fault::Leader => None,
+            Fault::Clock => Some("it has no use for the wall clock, and faketime none for Go"),
+            Fault::Amnesia => Some("a member without its data is another member"),
+            Fault::Disk => Some("a full disk is etcd's own matter: it refuses writes"),
+        }
+    }
+
+    fn does_not_promise(&self, fault: Fault) -> &'static [(&'static str, &'static str)] {
+        match fault {
+            Fault::Leader => &[(
+                "X",
+                "a leader that was stopped revokes leases that were renewed elsewhere \
+                 (etcd#15247, before 3.4.31 and 3.5.13)",
+            )],
+            _ => &[],
+        }
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn failover(&self) -> Duration {
+        // An election, and what it adds: a new leader gives every lease its whole TTL again.
+        Duration::from_secs(10)
+    }
+
+    fn set(&self, _folder: &Path, fault: Fault) -> Result<Box<dyn Stage>> {
+        let members = if fault == Fault::Leader { 3 } else { 1 };
+        let cluster = servers::Etcd::start(members, QUICK)?;
+        Ok(Box::new(Set { cluster, struck: None }))
+    }
+}
+
+#[derive(Debug)]
+struct Set {
+    cluster: servers::Etcd,
+    /// Which member is down, and whether it is only stopped.
+    struck: Option<(usize, bool)>,
+}
+
+impl Stage for Set {
+    fn servers(&self) -> Vec<SocketAddr> {
+        (0..self.cluster.count()).map(|member| self.cluster.addr(member)).collect()
+    }
+
+    fn url(&self, servers: &[SocketAddr]) -> String {
+        let hosts: Vec<_> = servers.iter().map(ToString::to_string).collect();
+        format!("etcd://{}/faults", hosts.join(","))
+    }
+
+    fn inject(&mut self, fault: Fault, strike: &Strike) -> Result<()> {
+        let mut rng = Rng::with_seed(strike.draw);
+        let (member, stopped) = match fault {
+            Fault::Restart => (0, false),
+            Fault::Leader => (self.cluster.leader()?, rng.bool()),
+            _ => bail!("{} is not for etcd", fault.name()),
+        };
+        match stopped {
+            true => self.cluster.process(member).pause(),
+            false => self.cluster.kill(member),
+        }
+        self.struck = Some((member, stopped));
+        Ok(())
+    }
+
+    fn heal(&mut self, _fault: Fault, _strike: &Strike) -> Result<()> {
+        match self.struck.take() {
+            Some((member, true)) => self.cluster.process(member).resume(),
+            Some((member, false)) => self.cluster.restart(member)?,
+            None => {}
+        }
+        Ok(())
+    }
+}

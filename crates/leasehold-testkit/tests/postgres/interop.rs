@@ -1,0 +1,76 @@
+//! Hand-written advisory locks and ours exclude each other.
+
+use std::time::Duration;
+
+use leasehold::ErrorKind;
+use leasehold_testkit::servers::Postgres;
+use leasehold_testkit::world::within_bound;
+use tokio::task::block_in_place;
+
+use crate::scene::{Psql, advisory, connect, until};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_psql_holds_we_do_not_get() {
+    let server = Postgres::start(&[]).unwrap();
+    let locks = connect(&server, "session").await;
+    for (sql, name) in [
+        ("select pg_advisory_lock(1, 42)", "pg:1,42"),
+        ("select pg_advisory_lock(12345)", "pg:12345"),
+        // The plain SQL that the docs give for any other name.
+        (
+            "select pg_advisory_lock(('x' || encode(substring(sha256(convert_to(\
+             'nightly-report', 'UTF8')) for 8), 'hex'))::bit(64)::bigint)",
+            "nightly-report",
+        ),
+    ] {
+        let psql = Psql::run(&server, sql);
+        block_in_place(|| until("psql has it", || advisory(&server).0 == 1));
+        assert!(locks.lock(name).try_acquire().await.unwrap().is_none(), "{name}");
+        let patient = locks.lock(name).wait(Duration::from_millis(300));
+        let error = patient.acquire().await.unwrap_err();
+        let ErrorKind::Held(Some(by)) = error.kind() else { panic!("{error:?}") };
+        assert_eq!(by.holder.as_ref().unwrap().label, "psql", "{error}");
+        let seen = locks.list("").await.unwrap();
+        assert_eq!(seen.len(), 1, "a foreign lock is listed by its number: {seen:?}");
+        let lock = locks.lock(name);
+        let waiting = tokio::spawn(async move { lock.acquire().await });
+        block_in_place(|| until("we wait", || advisory(&server).1 == 1));
+        drop(psql);
+        let lease = within_bound("the lock", waiting).await.unwrap().unwrap();
+        lease.release().await.unwrap();
+        block_in_place(|| until("it is free", || advisory(&server) == (0, 0)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_we_hold_psql_does_not_get() {
+    let server = Postgres::start(&[]).unwrap();
+    let locks = connect(&server, "session").await;
+    for (name, arguments) in [("pg:1,42", "1, 42"), ("pg:-7", "-7")] {
+        let lease = locks.lock(name).acquire().await.unwrap();
+        let tried = server.psql(&format!("select pg_try_advisory_lock({arguments})")).unwrap();
+        assert_eq!(tried, "f", "{name}");
+        let psql = Psql::run(&server, &format!("select pg_advisory_lock({arguments})"));
+        block_in_place(|| until("psql waits", || advisory(&server) == (1, 1)));
+        lease.release().await.unwrap();
+        block_in_place(|| until("psql has it", || advisory(&server) == (1, 0)));
+        assert!(locks.lock(name).try_acquire().await.unwrap().is_none(), "{name}");
+        drop(psql);
+        block_in_place(|| until("it is free", || advisory(&server) == (0, 0)));
+    }
+}
+
+/// Session locks are re-entrant: two names of one key must not both be had by one client.
+#[tokio::test]
+async fn one_key_under_two_names_is_one_lock() {
+    let server = Postgres::start(&[]).unwrap();
+    let locks = connect(&server, "session").await;
+    let key = server.psql(
+        "select ('x' || encode(substring(sha256('a'::bytea) for 8), 'hex'))::bit(64)::bigint",
+    );
+    let number = format!("pg:{}", key.unwrap());
+    let lease = locks.lock("a").acquire().await.unwrap();
+    assert!(locks.lock(&number).try_acquire().await.unwrap().is_none());
+    lease.release().await.unwrap();
+    assert!(locks.lock(&number).try_acquire().await.unwrap().is_some());
+}

@@ -1,0 +1,12 @@
+//! PostgreSQL: the whole suite in both modes, and what only happens there.
+
+mod clocks;
+mod conformance;
+mod crashes;
+mod interop;
+mod order;
+mod pooling;
+mod scene;
+mod sessions;
+mod setup;
+mod transactions;

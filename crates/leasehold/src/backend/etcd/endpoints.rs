@@ -1,0 +1,202 @@
+//! The members of the cluster: one connection each, one of them in use.
+//!
+//! A member that fails, or lets a request hang, is left for the next one; what was under
+//! way is not sent again (its outcome is unknown). Everything that streams from the old
+//! member starts anew, so that a member that was stopped takes no watch with it.
+
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use tokio::sync::{OnceCell, watch};
+
+use super::error::{explain, is_members};
+use super::url::{Address, Tls};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long a connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A request that was given up after this long counts against its member.
+const HANGS_AFTER: Duration = Duration::from_millis(250);
+/// etcd turns clients away that ping more often than every five seconds.
+const PING_EVERY: Duration = Duration::from_secs(6);
+const PING_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Where the machine's own choice of authorities may be.
+const SYSTEM_BUNDLES: &[&str] =
+    &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
+
+pub(super) struct Endpoints {
+    members: Vec<Member>,
+    options: ConnectOptions,
+    current: AtomicUsize,
+    /// Counts the changes of the member in use.
+    turns: watch::Sender<u64>,
+}
+
+struct Member {
+    url: String,
+    client: OnceCell<Client>,
+}
+
+impl fmt::Debug for Endpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let urls: Vec<_> = self.members.iter().map(|member| &member.url).collect();
+        f.debug_struct("Endpoints").field("members", &urls).finish_non_exhaustive()
+    }
+}
+
+impl Endpoints {
+    pub(super) fn new(address: &Address) -> Result<Self> {
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(CONNECT_TIMEOUT)
+            .with_keep_alive(PING_EVERY, PING_TIMEOUT)
+            .with_keep_alive_while_idle(false)
+            .with_require_leader(true)
+            .with_auto_token_refresh(true);
+        if let Some((user, password)) = &address.user {
+            options = options.with_user(user, password);
+        }
+        let mut scheme = "http";
+        if let Some(tls) = &address.tls {
+            options = options.with_tls(tls_options(tls)?);
+            scheme = "https";
+        }
+        let member =
+            |host: &String| Member { url: format!("{scheme}://{host}"), client: OnceCell::new() };
+        Ok(Self {
+            members: address.hosts.iter().map(member).collect(),
+            options,
+            current: AtomicUsize::new(0),
+            turns: watch::Sender::new(0),
+        })
+    }
+
+    /// Sends one request to the member in use.
+    pub(super) async fn call<T, Sending>(&self, send: impl FnOnce(Client) -> Sending) -> Result<T>
+    where
+        Sending: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        let index = self.current.load(Ordering::Acquire);
+        let mut asking = Asking { endpoints: self, index, since: Instant::now(), answered: false };
+        let answer = async { send(self.client_of(index).await?).await }.await;
+        asking.answered = true;
+        answer.map_err(|error| {
+            if is_members(&error) {
+                self.leave(index);
+            }
+            explain(error)
+        })
+    }
+
+    /// The same, but not for longer than this.
+    pub(super) async fn call_within<T, Sending>(
+        &self,
+        limit: Duration,
+        send: impl FnOnce(Client) -> Sending,
+    ) -> Result<T>
+    where
+        Sending: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        let index = self.current.load(Ordering::Acquire);
+        match tokio::time::timeout(limit, self.call(send)).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                self.leave(index);
+                Err(Error::no_answer(limit))
+            }
+        }
+    }
+
+    /// The client of the member in use, and which one that is.
+    pub(super) async fn current(&self) -> Result<(usize, Client)> {
+        let index = self.current.load(Ordering::Acquire);
+        let client = self.client_of(index).await.map_err(|error| {
+            if is_members(&error) {
+                self.leave(index);
+            }
+            explain(error)
+        })?;
+        Ok((index, client))
+    }
+
+    /// Every member's URL, in the order of the store's.
+    pub(super) fn urls(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().map(|member| &*member.url)
+    }
+
+    /// How many members the URL names.
+    pub(super) fn count(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Leaves this member for the next, unless that has happened already.
+    pub(super) fn leave(&self, index: usize) {
+        let next = (index + 1) % self.members.len();
+        let left = self.current.compare_exchange(index, next, Ordering::AcqRel, Ordering::Relaxed);
+        if left.is_ok() && next != index {
+            tracing::debug!(from = %self.members[index].url, to = %self.members[next].url,
+                "another member of the etcd cluster");
+            self.turns.send_modify(|turns| *turns += 1);
+        }
+    }
+
+    /// Tells of every change of the member in use.
+    pub(super) fn turns(&self) -> watch::Receiver<u64> {
+        self.turns.subscribe()
+    }
+
+    /// The client of this member, whichever is in use.
+    pub(super) async fn client_of(&self, index: usize) -> Result<Client, etcd_client::Error> {
+        let member = &self.members[index];
+        // Only authentication needs the network here.
+        let connect = || Client::connect([&member.url], Some(self.options.clone()));
+        member.client.get_or_try_init(connect).await.cloned()
+    }
+}
+
+/// A request under way: given up after a while, it counts against its member.
+struct Asking<'a> {
+    endpoints: &'a Endpoints,
+    index: usize,
+    since: Instant,
+    answered: bool,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.answered && self.since.elapsed() >= HANGS_AFTER {
+            self.endpoints.leave(self.index);
+        }
+    }
+}
+
+fn tls_options(tls: &Tls) -> Result<TlsOptions> {
+    let read = |path: &std::path::Path| {
+        std::fs::read(path).map_err(|error| {
+            let message = format!("cannot read {}: {error}", path.display());
+            Error::new(ErrorKind::Invalid, message).caused_by(error)
+        })
+    };
+    let ca = match &tls.ca {
+        Some(path) => read(path)?,
+        None => {
+            let named = std::env::var_os("SSL_CERT_FILE").map(std::path::PathBuf::from);
+            let usual = SYSTEM_BUNDLES.iter().map(std::path::PathBuf::from);
+            let bundle = named.into_iter().chain(usual).find(|path| path.exists());
+            let bundle = bundle.ok_or_else(|| {
+                Error::invalid("this machine has no list of certificate authorities: say ca=/path")
+            })?;
+            read(&bundle)?
+        }
+    };
+    let mut options = TlsOptions::new().ca_certificate(Certificate::from_pem(ca));
+    if let Some((cert, key)) = &tls.identity {
+        options = options.identity(Identity::from_pem(read(cert)?, read(key)?));
+    }
+    if let Some(name) = &tls.server_name {
+        options = options.domain_name(name);
+    }
+    Ok(options)
+}

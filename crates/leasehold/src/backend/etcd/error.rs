@@ -1,0 +1,118 @@
+//! etcd's errors, and what they mean to a user: in one place, so that every operation
+//! tells the same story.
+
+use std::error::Error as _;
+use std::io;
+
+use etcd_client::Error as EtcdError;
+
+use crate::error::{Error, ErrorKind};
+
+// gRPC's status codes, as numbers: the driver does not export their type.
+const INVALID_ARGUMENT: i32 = 3;
+const NOT_FOUND: i32 = 5;
+const PERMISSION_DENIED: i32 = 7;
+const RESOURCE_EXHAUSTED: i32 = 8;
+const FAILED_PRECONDITION: i32 = 9;
+const OUT_OF_RANGE: i32 = 11;
+const UNAVAILABLE: i32 = 14;
+const UNAUTHENTICATED: i32 = 16;
+
+/// What the user is told.
+pub(super) fn explain(error: EtcdError) -> Error {
+    let said = error.to_string();
+    let told = |kind, message: String| Error::new(kind, message);
+    let explained = match &error {
+        EtcdError::GRpcStatus(status) => {
+            let said = status.message().trim_start_matches("etcdserver: ").to_owned();
+            match status.code() as i32 {
+                UNAVAILABLE if never_sent(status) => {
+                    let cause = innermost(status);
+                    told(ErrorKind::Unreachable, format!("no connection: {cause}"))
+                }
+                // Turned away before it was proposed.
+                UNAVAILABLE if said.contains("no leader") => {
+                    let advice = "the member has lost the majority of its cluster";
+                    told(ErrorKind::Unreachable, format!("no leader: {advice}"))
+                }
+                RESOURCE_EXHAUSTED if said.contains("database space exceeded") => {
+                    let advice = "compact and defragment it, then clear the alarm NOSPACE";
+                    told(ErrorKind::Unavailable, format!("etcd's quota is used up; {advice}"))
+                }
+                RESOURCE_EXHAUSTED => told(ErrorKind::Unavailable, said),
+                PERMISSION_DENIED | UNAUTHENTICATED => {
+                    let advice = "check the user, its password and its role's keys";
+                    told(ErrorKind::Invalid, format!("etcd refuses this user ({said}); {advice}"))
+                }
+                INVALID_ARGUMENT if said.contains("authentication failed") => {
+                    told(ErrorKind::Invalid, format!("etcd refuses this user: {said}"))
+                }
+                INVALID_ARGUMENT | NOT_FOUND | FAILED_PRECONDITION | OUT_OF_RANGE => {
+                    told(ErrorKind::Invalid, said)
+                }
+                _ => told(ErrorKind::Unreachable, said).outcome_unknown(),
+            }
+        }
+        EtcdError::InvalidArgs(_)
+        | EtcdError::InvalidUri(_)
+        | EtcdError::InvalidMetadataValue(_) => told(ErrorKind::Invalid, said),
+        EtcdError::TransportError(cause) if never_sent(cause) => told(ErrorKind::Unreachable, said),
+        _ => told(ErrorKind::Unreachable, said).outcome_unknown(),
+    };
+    explained.caused_by(error)
+}
+
+/// Whether the lease of a request is not there (any more). Nothing was applied then.
+pub(super) fn is_lease_gone(error: &Error) -> bool {
+    status_says(error, "requested lease not found")
+}
+
+/// Whether a revision that was asked for has been compacted away.
+pub(super) fn is_compacted(error: &Error) -> bool {
+    status_says(error, "required revision has been compacted")
+}
+
+fn status_says(error: &Error, text: &str) -> bool {
+    let source = error.source().and_then(|source| source.downcast_ref::<EtcdError>());
+    matches!(source, Some(EtcdError::GRpcStatus(status)) if status.message().contains(text))
+}
+
+/// Whether the fault is the way to the member, or the member: then another one may do better.
+pub(super) fn is_members(error: &EtcdError) -> bool {
+    match error {
+        EtcdError::GRpcStatus(status) => !matches!(
+            status.code() as i32,
+            INVALID_ARGUMENT
+                | NOT_FOUND
+                | PERMISSION_DENIED
+                | RESOURCE_EXHAUSTED
+                | FAILED_PRECONDITION
+                | OUT_OF_RANGE
+                | UNAUTHENTICATED
+        ),
+        EtcdError::InvalidArgs(_) | EtcdError::InvalidUri(_) => false,
+        _ => true,
+    }
+}
+
+/// Whether no connection was there to send it on.
+fn never_sent(status: &dyn std::error::Error) -> bool {
+    causes(status).iter().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        io == Some(io::ErrorKind::ConnectionRefused) || cause.to_string() == "tcp connect error"
+    })
+}
+
+fn innermost(status: &dyn std::error::Error) -> String {
+    causes(status).last().map_or_else(|| status.to_string(), ToString::to_string)
+}
+
+fn causes(error: &dyn std::error::Error) -> Vec<&(dyn std::error::Error + 'static)> {
+    let mut causes = Vec::new();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        causes.push(cause);
+        next = cause.source();
+    }
+    causes
+}

@@ -1,0 +1,203 @@
+//! One watch stream for everything that this client watches. When it breaks, or the member
+//! behind it is left, every listener is told so and watches again if it still wants to.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use etcd_client::{Event, WatchFilterType, WatchOptions, WatchResponse, WatchStream};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, watch};
+
+use super::endpoints::Endpoints;
+
+/// Who is told what a watch sees. Called by the stream's task: it must not block.
+pub(super) trait Listener: Send + Sync + 'static {
+    /// The watch sees everything after this revision.
+    fn created(&self, revision: i64);
+    /// It has seen this: events of one revision always come together.
+    fn seen(&self, events: &[Event]);
+    /// It sees nothing any more.
+    fn broken(&self);
+}
+
+pub(super) struct Watcher {
+    endpoints: Arc<Endpoints>,
+    next_id: AtomicI64,
+    orders: Mutex<Option<mpsc::UnboundedSender<Order>>>,
+}
+
+enum Order {
+    Watch(Wish),
+    Cancel(i64),
+}
+
+struct Wish {
+    id: i64,
+    keys: Range<String>,
+    only_deletes: bool,
+    listener: Arc<dyn Listener>,
+}
+
+/// A watch. Dropped, it is cancelled.
+pub(super) struct Watch {
+    id: i64,
+    orders: mpsc::UnboundedSender<Order>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = self.orders.send(Order::Cancel(self.id));
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Watch({})", self.id)
+    }
+}
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watcher").finish_non_exhaustive()
+    }
+}
+
+impl Watcher {
+    pub(super) fn new(endpoints: Arc<Endpoints>) -> Self {
+        Self { endpoints, next_id: AtomicI64::new(1), orders: Mutex::default() }
+    }
+
+    /// Watches these keys from now on. (From the *present* revision: etcd serves a watch
+    /// that starts in the past by a loop that runs every 100 ms.)
+    pub(super) fn watch(
+        &self,
+        keys: Range<String>,
+        only_deletes: bool,
+        listener: Arc<dyn Listener>,
+    ) -> Watch {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let mut order = Order::Watch(Wish { id, keys, only_deletes, listener });
+        let mut orders = self.orders.lock();
+        loop {
+            let sender = orders.get_or_insert_with(|| self.start());
+            match sender.send(order) {
+                Ok(()) => return Watch { id, orders: sender.clone() },
+                // The stream has ended: the next one takes it.
+                Err(unsent) => order = unsent.0,
+            }
+            *orders = None;
+        }
+    }
+
+    fn start(&self) -> mpsc::UnboundedSender<Order> {
+        let (sender, orders) = mpsc::unbounded_channel();
+        let turns = self.endpoints.turns();
+        let listeners = HashMap::new();
+        let watching = Watching { endpoints: self.endpoints.clone(), orders, turns, listeners };
+        tokio::spawn(watching.run());
+        sender
+    }
+}
+
+/// The task behind the stream.
+struct Watching {
+    endpoints: Arc<Endpoints>,
+    orders: mpsc::UnboundedReceiver<Order>,
+    turns: watch::Receiver<u64>,
+    listeners: HashMap<i64, Arc<dyn Listener>>,
+}
+
+impl Watching {
+    async fn run(mut self) {
+        self.watch().await;
+        // Whoever comes now is turned away and starts another stream.
+        self.orders.close();
+        while let Some(order) = self.orders.recv().await {
+            if let Order::Watch(wish) = order {
+                wish.listener.broken();
+            }
+        }
+        for listener in self.listeners.values() {
+            listener.broken();
+        }
+    }
+
+    async fn watch(&mut self) {
+        let first = loop {
+            match self.orders.recv().await {
+                Some(Order::Watch(wish)) => break wish,
+                Some(Order::Cancel(_)) => {}
+                None => return,
+            }
+        };
+        let (keys, options) = self.accept(first);
+        let opening = self.endpoints.call(async |mut etcd| etcd.watch(keys, Some(options)).await);
+        let opened = tokio::select! {
+            opened = opening => opened,
+            _ = self.turns.changed() => return,
+        };
+        let Ok(mut stream) = opened else { return };
+        loop {
+            tokio::select! {
+                order = self.orders.recv() => match order {
+                    Some(order) => {
+                        if self.carry_out(order, &mut stream).await.is_err() {
+                            return;
+                        }
+                    }
+                    None => return,
+                },
+                message = stream.message() => match message {
+                    Ok(Some(response)) => self.tell(&response),
+                    Ok(None) | Err(_) => return,
+                },
+                _ = self.turns.changed() => return,
+            }
+        }
+    }
+
+    async fn carry_out(
+        &mut self,
+        order: Order,
+        stream: &mut WatchStream,
+    ) -> Result<(), etcd_client::Error> {
+        match order {
+            Order::Watch(wish) => {
+                let (keys, options) = self.accept(wish);
+                stream.watch(keys, Some(options)).await
+            }
+            Order::Cancel(id) => match self.listeners.remove(&id) {
+                Some(_) => stream.cancel(id).await,
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn accept(&mut self, wish: Wish) -> (String, WatchOptions) {
+        let mut options = WatchOptions::new().with_range(wish.keys.end).with_watch_id(wish.id);
+        if wish.only_deletes {
+            options = options.with_filters([WatchFilterType::NoPut]);
+        }
+        self.listeners.insert(wish.id, wish.listener);
+        (wish.keys.start, options)
+    }
+
+    fn tell(&mut self, response: &WatchResponse) {
+        let id = response.watch_id();
+        let Some(listener) = self.listeners.get(&id) else { return };
+        if response.canceled() {
+            listener.broken();
+            self.listeners.remove(&id);
+            return;
+        }
+        if response.created() {
+            listener.created(response.header().map_or(0, |header| header.revision()));
+        }
+        if !response.events().is_empty() {
+            listener.seen(response.events());
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The driver's errors, and what they mean to a user.
+
+use tokio_postgres::error::{DbError, Severity, SqlState};
+
+use crate::error::{Error, ErrorKind};
+
+/// What a request that was sent ended with.
+pub(super) fn explain(error: tokio_postgres::Error, place: &str) -> Error {
+    match error.as_db_error() {
+        Some(said) => {
+            let told = answered(said, place);
+            // An error of the statement rolled it back. One that ends the session may
+            // have come in the middle of the commit.
+            let rolled_back = said.parsed_severity() == Some(Severity::Error);
+            let told = if rolled_back { told } else { told.outcome_unknown() };
+            told.caused_by(error)
+        }
+        None => {
+            let message = format!("the connection to {place} broke: {error}");
+            Error::new(ErrorKind::Unreachable, message).caused_by(error).outcome_unknown()
+        }
+    }
+}
+
+/// What an attempt to connect ended with: nothing was asked yet.
+pub(super) fn not_connected(error: tokio_postgres::Error, place: &str) -> Error {
+    match error.as_db_error() {
+        Some(said) => answered(said, place).caused_by(error),
+        None => {
+            let reason = source(&error);
+            let message = format!(
+                "cannot connect to {place}: {reason}; is PostgreSQL there, and does sslmode suit it?"
+            );
+            Error::new(ErrorKind::Unreachable, message).caused_by(error)
+        }
+    }
+}
+
+fn source(error: &tokio_postgres::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(source) => format!("{error}: {source}"),
+        None => error.to_string(),
+    }
+}
+
+fn answered(said: &DbError, place: &str) -> Error {
+    let text = said.message();
+    let code = said.code();
+    let (kind, message) = if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+        (
+            ErrorKind::Refused,
+            format!(
+                "{place} does not allow this role what it needs: {text}; as an owner, run what \
+                 `leasehold schema` prints, with its grants"
+            ),
+        )
+    } else if matches!(code.code(), "28000" | "28P01" | "3D000") {
+        (ErrorKind::Refused, format!("{place} refuses this user or database: {text}"))
+    } else if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
+        (ErrorKind::Refused, standby(place))
+    } else if *code == SqlState::LOCK_NOT_AVAILABLE {
+        (
+            ErrorKind::Unavailable,
+            format!(
+                "another transaction at {place} keeps a row of ours locked: {text}; look into \
+                 pg_stat_activity for one that is idle in transaction"
+            ),
+        )
+    } else if ends_session(code) || code.code().starts_with("08") {
+        (ErrorKind::Unreachable, format!("{place} ended the session: {text}"))
+    } else if matches!(&code.code()[..2], "40" | "53" | "55" | "58") || code.code() == "57014" {
+        (ErrorKind::Unavailable, format!("{place} cannot do it now: {text}"))
+    } else {
+        (ErrorKind::Internal, format!("{place}: {text} ({})", code.code()))
+    };
+    Error::new(kind, message)
+}
+
+/// The server shuts down, starts up, or an administrator ended it.
+fn ends_session(code: &SqlState) -> bool {
+    matches!(code.code(), "57P01" | "57P02" | "57P03" | "57P05")
+}
+
+pub(super) fn standby(place: &str) -> String {
+    format!("{place} is a standby or read-only, where no lock can be taken; connect to the primary")
+}

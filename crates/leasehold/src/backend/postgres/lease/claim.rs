@@ -1,0 +1,166 @@
+//! Taking a lock, leaving the line, and finding out how an acquire ended.
+
+use tokio_postgres::types::ToSql;
+
+use super::{LeaseStore, micros, nanos, verbs};
+use crate::backend::{Claim, Grant, Verdict};
+use crate::clock::Moment;
+use crate::error::{Outcome, Result};
+use crate::holder::{HeldBy, Holder};
+
+impl LeaseStore {
+    pub(super) async fn claim(&self, claims: Vec<Claim>) -> Result<Vec<Verdict>> {
+        let session = self.claims.session().await?;
+        let mut verdicts = vec![None; claims.len()];
+        // As a rule all claims of a request are of one holder.
+        let mut left: Vec<usize> = (0..claims.len()).collect();
+        while let Some(&first) = left.first() {
+            let holder = claims[first].holder.clone();
+            let (mut ours, others): (Vec<_>, Vec<_>) =
+                left.iter().partition(|&&at| claims[at].holder == holder);
+            left = others;
+            // The server locks its rows in this order.
+            ours.sort_unstable_by(|&a, &b| claims[a].name.cmp(&claims[b].name));
+            let batch: Vec<&Claim> = ours.iter().map(|&at| &claims[at]).collect();
+            let answers = self.claim_batch(&session, &batch, &holder).await?;
+            for (at, answer) in ours.into_iter().zip(answers) {
+                verdicts[at] = Some(answer);
+            }
+        }
+        Ok(verdicts.into_iter().flatten().collect())
+    }
+
+    async fn claim_batch(
+        &self,
+        session: &super::Session,
+        claims: &[&Claim],
+        holder: &Holder,
+    ) -> Result<Vec<Verdict>> {
+        let names: Vec<&str> = claims.iter().map(|claim| claim.name.as_str()).collect();
+        let owners: Vec<[u8; 16]> = claims.iter().map(|claim| claim.owner.to_bytes()).collect();
+        let owners: Vec<&[u8]> = owners.iter().map(|owner| &owner[..]).collect();
+        let ttls: Vec<i64> = claims.iter().map(|claim| micros(claim.ttl)).collect();
+        let queues: Vec<bool> = claims.iter().map(|claim| claim.queue).collect();
+        // A seat first: the grant may be told before the answer is read (redisson#1763).
+        for claim in claims.iter().filter(|claim| claim.queue) {
+            self.seats.take(claim.owner, self.clock.now());
+        }
+        let sent = self.clock.now();
+        let (sent_at, pid) = (nanos(sent), holder.pid as i32);
+        let who: [&(dyn ToSql + Sync); 4] = [&self.client, &holder.host, &pid, &holder.label];
+        let parameters: [&(dyn ToSql + Sync); 9] =
+            [&names, &owners, &ttls, &queues, &sent_at, who[0], who[1], who[2], who[3]];
+        let row = match session.row(&verbs::ACQUIRE, &parameters).await {
+            Ok(row) => row,
+            Err(error) => {
+                if error.outcome() == Outcome::NotApplied {
+                    claims.iter().for_each(|claim| self.seats.give_up_new(claim.owner));
+                }
+                return Err(error);
+            }
+        };
+        let answer = Answer {
+            tokens: row.get(0),
+            states: row.get(1),
+            proofs: row.get(2),
+            terms: row.get(3),
+            hosts: row.get(4),
+            pids: row.get(5),
+            labels: row.get(6),
+            sinces: row.get(7),
+            lefts: row.get(8),
+        };
+        let verdicts = claims.iter().enumerate();
+        Ok(verdicts.map(|(at, claim)| self.verdict(claim, &answer, at, sent)).collect())
+    }
+
+    fn verdict(&self, claim: &Claim, answer: &Answer, at: usize, sent: Moment) -> Verdict {
+        let token = element(&answer.tokens, at);
+        let state = match &answer.states {
+            None => Some(0),
+            states => element(states, at),
+        };
+        match (state, token) {
+            (Some(0), Some(token)) => {
+                if claim.queue {
+                    self.seats.leave(claim.owner);
+                }
+                let proved = element(&answer.proofs, at).unwrap_or(nanos(sent));
+                let term = element(&answer.terms, at).unwrap_or(micros(claim.ttl));
+                Verdict::Granted(Self::grant(token, proved, term))
+            }
+            (Some(2), _) => {
+                let left = element(&answer.lefts, at).unwrap_or(0);
+                self.seats.queued(claim.owner, sent, left);
+                Verdict::Queued(answer.held_by(at))
+            }
+            _ => {
+                if claim.queue {
+                    self.seats.leave(claim.owner);
+                }
+                Verdict::Held(answer.held_by(at))
+            }
+        }
+    }
+
+    /// Gives up the place in line, or the grant that just came.
+    pub(super) async fn leave_line(&self, claim: &Claim) -> Result<()> {
+        self.seats.leave(claim.owner);
+        let session = self.rest.session().await?;
+        let owner = claim.owner.to_bytes();
+        session.rows(&verbs::LEAVE, &[&claim.name.as_str(), &&owner[..]]).await.map(drop)
+    }
+
+    /// Is it mine? If not, it never will be.
+    pub(super) async fn settle_claims(&self, claims: Vec<Claim>) -> Result<Vec<Option<Grant>>> {
+        claims.iter().for_each(|claim| self.seats.leave(claim.owner));
+        let session = self.rest.session().await?;
+        let mut order: Vec<usize> = (0..claims.len()).collect();
+        order.sort_unstable_by(|&a, &b| claims[a].name.cmp(&claims[b].name));
+        let names: Vec<&str> = order.iter().map(|&at| claims[at].name.as_str()).collect();
+        let owners: Vec<[u8; 16]> = order.iter().map(|&at| claims[at].owner.to_bytes()).collect();
+        let owners: Vec<&[u8]> = owners.iter().map(|owner| &owner[..]).collect();
+        let ttls: Vec<i64> = order.iter().map(|&at| micros(claims[at].ttl)).collect();
+        let row = session.row(&verbs::SETTLE, &[&names, &owners, &ttls]).await?;
+        let (tokens, proofs, terms): (Numbers, Numbers, Numbers) =
+            (row.get(0), row.get(1), row.get(2));
+        let mut grants = vec![None; claims.len()];
+        for (place, at) in order.into_iter().enumerate() {
+            let found = (element(&tokens, place), element(&proofs, place), element(&terms, place));
+            if let (Some(token), Some(proved), Some(term)) = found {
+                grants[at] = Some(Self::grant(token, proved, term));
+            }
+        }
+        Ok(grants)
+    }
+}
+
+/// An array of numbers, as the server sends it.
+pub(super) type Numbers = Option<Vec<Option<i64>>>;
+
+/// One element of such an array; what is not there is not known.
+pub(super) fn element<T: Clone>(array: &Option<Vec<Option<T>>>, at: usize) -> Option<T> {
+    array.as_ref()?.get(at)?.clone()
+}
+
+/// The server's answer to a request of claims: an element for each.
+struct Answer {
+    tokens: Numbers,
+    states: Option<Vec<Option<i16>>>,
+    proofs: Numbers,
+    terms: Numbers,
+    hosts: Option<Vec<Option<String>>>,
+    pids: Option<Vec<Option<i32>>>,
+    labels: Option<Vec<Option<String>>>,
+    sinces: Numbers,
+    lefts: Numbers,
+}
+
+impl Answer {
+    fn held_by(&self, at: usize) -> Option<HeldBy> {
+        let host = element(&self.hosts, at)?;
+        let (pid, label) = (element(&self.pids, at)?, element(&self.labels, at)?);
+        let since = element(&self.sinces, at).map(super::inspect::wall);
+        Some(HeldBy::new(Some(Holder::new(host, pid as u32, label)), since))
+    }
+}

@@ -1,0 +1,236 @@
+//! Session mode: advisory locks, which end with the session that holds them.
+//!
+//! All locks that are free when they are asked for share one connection; what has to be
+//! waited for blocks on one of its own, and stays there. A third kind only looks.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use self::lifeline::Lifeline;
+use self::table::Table;
+use super::url::Settings;
+use super::wire::{Session, Wire};
+use super::{examine, only, pooler, schema};
+use crate::backend::{
+    Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Release, Renewal, Reply, Turn,
+    Verdict,
+};
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::guarantees::{Consistency, EndsWith, Guarantees, Scope};
+use crate::loss::Forced;
+use crate::name::Name;
+use crate::token::Token;
+
+mod claim;
+mod force;
+mod hold;
+mod insist;
+mod inspect;
+mod janitor;
+pub(super) mod key;
+mod lifeline;
+mod table;
+mod verbs;
+mod wait;
+
+const GUARANTEES: Guarantees = Guarantees {
+    store: "postgres",
+    consistency: Consistency::Linearizable,
+    scope: Scope::Network,
+    ends_with: EndsWith::Session,
+    tokens: "a sequence of the database, lifted to its clock in µs by every session",
+    fair: true,
+    survives_restart: false,
+    may_lose: &[
+        "fail-over: a promoted standby knows no advisory locks; holders learn of it within the TTL",
+        "a network that is silent for longer than the TTL: the server lets go after one and a half",
+    ],
+    extra_drift: Duration::ZERO,
+};
+
+/// The store in session mode.
+pub(super) struct SessionStore {
+    settings: Arc<Settings>,
+    clock: Clock,
+    table: Mutex<Table>,
+    shared: Mutex<Option<Arc<Lifeline>>>,
+    connecting: tokio::sync::Mutex<()>,
+    /// For looking, which must not delay a lock.
+    aside: Wire,
+    /// Rung when there is something to look after.
+    work: Notify,
+    ended: Notify,
+    closing: CancellationToken,
+}
+
+impl SessionStore {
+    pub(super) async fn open(settings: Arc<Settings>, clock: Clock) -> Result<Arc<Self>> {
+        let first = Session::connect(&settings, &settings.config, None, true).await?;
+        let second = Session::connect(&settings, &settings.config, None, true).await?;
+        if pooler::between(&first, &second).await? {
+            let message = "a transaction pooler (pgbouncer, say) is between this program and the \
+                           server: session locks would be another's by the next statement. \
+                           Connect to the server itself or to a pool in session mode, or use \
+                           mode=lease, which works through it";
+            return Err(Error::new(ErrorKind::Refused, message));
+        }
+        schema::ensure(&first).await?;
+        let (first, second) = (first.unpooled().await?, second.unpooled().await?);
+        let line = Lifeline::on(first, clock.clone()).await?;
+        let store = Arc::new(Self {
+            aside: Wire::new(settings.clone(), false),
+            settings,
+            clock,
+            table: Mutex::default(),
+            shared: Mutex::default(),
+            connecting: tokio::sync::Mutex::new(()),
+            work: Notify::new(),
+            ended: Notify::new(),
+            closing: CancellationToken::new(),
+        });
+        store.aside.adopt(second);
+        *store.shared.lock() = Some(store.watched(line));
+        tokio::spawn(janitor::look_after(Arc::downgrade(&store), store.closing.clone()));
+        Ok(store)
+    }
+
+    /// The session that many locks share, or a new one.
+    async fn shared(self: &Arc<Self>) -> Result<Arc<Lifeline>> {
+        let present = || self.shared.lock().as_ref().filter(|line| line.is_open()).cloned();
+        if let Some(line) = present() {
+            return Ok(line);
+        }
+        let _alone = self.connecting.lock().await;
+        if let Some(line) = present() {
+            return Ok(line);
+        }
+        let line = self.new_line().await?;
+        *self.shared.lock() = Some(line.clone());
+        Ok(line)
+    }
+
+    /// A new session to carry locks, whose end is noticed.
+    async fn new_line(self: &Arc<Self>) -> Result<Arc<Lifeline>> {
+        let session = Session::connect(&self.settings, &self.settings.config, None, false).await?;
+        Ok(self.watched(Lifeline::on(session, self.clock.clone()).await?))
+    }
+
+    fn watched(self: &Arc<Self>, line: Arc<Lifeline>) -> Arc<Lifeline> {
+        tokio::spawn(watch(Arc::downgrade(self), line.clone(), self.closing.clone()));
+        line
+    }
+}
+
+/// Tells of a session's end as soon as its socket does.
+async fn watch(store: Weak<SessionStore>, line: Arc<Lifeline>, closing: CancellationToken) {
+    tokio::select! {
+        () = line.session.ended() => {}
+        () = closing.cancelled() => return,
+    }
+    if let Some(store) = store.upgrade() {
+        store.table.lock().session_ended(&line, store.clock.now());
+        store.ended.notify_one();
+    }
+}
+
+impl fmt::Debug for SessionStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SessionStore").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Drop for SessionStore {
+    fn drop(&mut self) {
+        self.closing.cancel();
+    }
+}
+
+fn reply<T: Send + 'static>(
+    operation: Operation,
+    lock: Option<Name>,
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Reply<T> {
+    Box::pin(async move {
+        work.await.map_err(|error: Error| {
+            error.on_store(GUARANTEES.store).during(operation, lock.as_ref())
+        })
+    })
+}
+
+impl Backend for SessionStore {
+    fn guarantees(&self) -> &Guarantees {
+        &GUARANTEES
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::new(64, 2)
+    }
+
+    fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
+        let lock = only(&claims, |claim| &claim.name);
+        reply(Operation::Acquire, lock, async move { self.claim(claims).await })
+    }
+
+    fn wait(self: Arc<Self>, claim: Claim) -> Reply<Turn> {
+        reply(Operation::Wait, Some(claim.name.clone()), async move { self.attend(&claim).await })
+    }
+
+    fn leave(self: Arc<Self>, claim: Claim) -> Reply<()> {
+        reply(
+            Operation::Leave,
+            Some(claim.name.clone()),
+            async move { self.leave_line(&claim).await },
+        )
+    }
+
+    fn settle(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Option<Grant>>> {
+        let lock = only(&claims, |claim| &claim.name);
+        reply(Operation::Settle, lock, async move { self.settle_claims(&claims).await })
+    }
+
+    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Renewal>> {
+        let lock = only(&holds, |hold| &hold.name);
+        reply(Operation::Renew, lock, async move { self.renew_holds(&holds).await })
+    }
+
+    fn release(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Release>> {
+        let lock = only(&holds, |hold| &hold.name);
+        reply(Operation::Release, lock, async move { self.release_holds(&holds).await })
+    }
+
+    fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
+        reply(Operation::Inspect, Some(name.clone()), async move { self.look_at(&name).await })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
+        reply(Operation::List, None, async move { self.look_at_all(&prefix).await })
+    }
+
+    fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>> {
+        reply(Operation::ForceRelease, Some(name.clone()), async move {
+            self.force(&name, &forced).await
+        })
+    }
+
+    fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
+        reply(Operation::Examine, None, async move {
+            let session = self.aside.session().await?;
+            let mut findings = examine::server(&session).await?;
+            findings.push(examine::letting_go(session.version));
+            Ok(findings)
+        })
+    }
+
+    fn hint(self: Arc<Self>) -> Reply<Hint> {
+        Box::pin(async move {
+            self.ended.notified().await;
+            Ok(Hint::All)
+        })
+    }
+}

@@ -1,0 +1,190 @@
+//! Proving a lease and giving it back.
+
+use std::sync::Arc;
+
+use super::claim::unlock;
+use super::insist::insist;
+use super::key::Key;
+use super::lifeline::Lifeline;
+use super::table::Held;
+use super::{SessionStore, verbs};
+use crate::backend::{Hold, Proof, Release, Renewal};
+use crate::error::Result;
+use crate::loss::{Forced, LossReason};
+
+/// How many idle sessions are kept for those who will wait.
+const SPARE: usize = 4;
+
+impl SessionStore {
+    pub(super) async fn renew_holds(self: &Arc<Self>, holds: &[Hold]) -> Result<Vec<Renewal>> {
+        let found: Vec<Option<Held>> = {
+            let table = self.table.lock();
+            let find = |hold: &Hold| {
+                let held = table.held.get(&hold.owner)?;
+                (held.token == hold.token && held.claim.name == hold.name).then(|| held.clone())
+            };
+            holds.iter().map(find).collect()
+        };
+        let mut proved = vec![None; holds.len()];
+        for (line, places) in by_line(&found) {
+            let keys: Vec<Key> =
+                places.iter().filter_map(|&at| Some(found[at].as_ref()?.key)).collect();
+            let at = self.clock.now();
+            match prove(&line, &keys).await {
+                Ok(there) => {
+                    for (place, there) in places.into_iter().zip(there) {
+                        proved[place] = there.then_some(at);
+                    }
+                }
+                // It has ended, and with it what it carried.
+                Err(_) if !line.is_open() => {
+                    self.table.lock().session_ended(&line, self.clock.now());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let lost: Vec<&Hold> = holds
+            .iter()
+            .zip(&proved)
+            .filter(|(_, at)| at.is_none())
+            .map(|(hold, _)| hold)
+            .collect();
+        let mut reasons =
+            if lost.is_empty() { Vec::new() } else { self.why_lost(&lost).await }.into_iter();
+        let mut table = self.table.lock();
+        let verdict = |(hold, at): (&Hold, Option<crate::clock::Moment>)| match at {
+            Some(at) => {
+                let proof = Proof { at, valid_for: hold.ttl };
+                if let Some(held) = table.held.get_mut(&hold.owner) {
+                    held.proof = proof;
+                    held.claim.ttl = hold.ttl;
+                    // So that others see it, too.
+                    held.published = false;
+                }
+                Renewal::Renewed(proof)
+            }
+            None => Renewal::NotYours(reasons.next().unwrap_or(LossReason::Expired)),
+        };
+        Ok(holds.iter().zip(proved).map(verdict).collect())
+    }
+
+    /// Why these are not held: forced, where the record says so.
+    async fn why_lost(&self, lost: &[&Hold]) -> Vec<LossReason> {
+        let names: Vec<&str> = lost.iter().map(|hold| hold.name.as_str()).collect();
+        let tokens: Vec<i64> = lost.iter().map(|hold| hold.token.get() as i64).collect();
+        let asked = async {
+            let session = self.aside.session().await?;
+            session.rows(&verbs::AUDITED, &[&names, &tokens]).await
+        };
+        // Without an answer it is still certain that they are lost.
+        let rows = asked.await.unwrap_or_default();
+        let table = self.table.lock();
+        let reason = |hold: &&Hold| {
+            let record = rows.iter().find(|row| {
+                row.get::<_, &str>(0) == hold.name.as_str()
+                    && row.get::<_, i64>(1) == hold.token.get() as i64
+            });
+            match record {
+                Some(row) => {
+                    let forced = Forced::new(row.get::<_, String>(2), row.get::<_, String>(3));
+                    LossReason::Forced(forced)
+                }
+                None if table.ended.contains_key(&hold.owner) => LossReason::SessionEnded,
+                None => LossReason::Expired,
+            }
+        };
+        lost.iter().map(reason).collect()
+    }
+
+    pub(super) async fn release_holds(self: &Arc<Self>, holds: &[Hold]) -> Result<Vec<Release>> {
+        let found: Vec<Option<Held>> = {
+            let mut table = self.table.lock();
+            let take = |hold: &Hold| {
+                let held = table.held.get(&hold.owner)?;
+                let ours = held.token == hold.token && held.claim.name == hold.name;
+                if ours { table.remove(hold.owner) } else { None }
+            };
+            holds.iter().map(take).collect()
+        };
+        let given: Vec<Held> = found.iter().flatten().cloned().collect();
+        let mut results =
+            if given.is_empty() { Vec::new() } else { give_back(self, given).await? }.into_iter();
+        let verdict = |held: &Option<Held>| match held {
+            Some(_) if results.next() == Some(true) => Release::Released,
+            _ => Release::NotHeld,
+        };
+        Ok(found.iter().map(verdict).collect())
+    }
+}
+
+/// Unlocks what was taken out of the table; whether each was still held. It is done, also
+/// when the caller is gone.
+pub(super) async fn give_back(store: &Arc<SessionStore>, given: Vec<Held>) -> Result<Vec<bool>> {
+    let store = store.clone();
+    insist(async move { unlock_all(&store, &given).await }).await
+}
+
+async fn unlock_all(store: &SessionStore, given: &[Held]) -> Result<Vec<bool>> {
+    let wrapped: Vec<Option<Held>> = given.iter().cloned().map(Some).collect();
+    let mut done = vec![false; given.len()];
+    let mut failed = None;
+    for (line, places) in by_line(&wrapped) {
+        let keys: Vec<Key> = places.iter().map(|&at| given[at].key).collect();
+        let unlocked = unlock(&line, &keys).await;
+        let mut table = store.table.lock();
+        for &at in &places {
+            if given[at].shared {
+                table.free(given[at].key, given[at].claim.owner);
+            }
+        }
+        match unlocked {
+            Ok(unlocked) => {
+                for (&at, had) in places.iter().zip(unlocked) {
+                    done[at] = had;
+                    if !had {
+                        // pgbouncer#102: look at the result, always.
+                        let name = &given[at].claim.name;
+                        tracing::warn!(lock = %name, "the session had not the lock it released");
+                    }
+                }
+                let ours = places.iter().all(|&at| !given[at].shared);
+                if ours && line.is_open() && table.spare.len() < SPARE {
+                    table.spare.push(line);
+                } else if ours {
+                    line.session.close();
+                }
+            }
+            Err(error) => {
+                // What it may still hold goes with it, if nobody else's lock does.
+                if places.iter().all(|&at| !given[at].shared) {
+                    line.session.close();
+                }
+                failed = Some(error);
+            }
+        }
+    }
+    failed.map_or(Ok(done), Err)
+}
+
+/// Whether the session has each of these keys.
+pub(super) async fn prove(line: &Lifeline, keys: &[Key]) -> Result<Vec<bool>> {
+    let shown: Vec<_> = keys.iter().map(|key| key.shown()).collect();
+    let high: Vec<i64> = shown.iter().map(|key| key.0).collect();
+    let low: Vec<i64> = shown.iter().map(|key| key.1).collect();
+    let form: Vec<i16> = shown.iter().map(|key| key.2).collect();
+    let row = line.session.row(&verbs::PROVE, &[&high, &low, &form]).await?;
+    Ok(row.get(0))
+}
+
+/// The places of these leases, by the session that carries them.
+fn by_line(held: &[Option<Held>]) -> Vec<(Arc<Lifeline>, Vec<usize>)> {
+    let mut lines: Vec<(Arc<Lifeline>, Vec<usize>)> = Vec::new();
+    for (at, held) in held.iter().enumerate() {
+        let Some(held) = held else { continue };
+        match lines.iter_mut().find(|(line, _)| Arc::ptr_eq(line, &held.line)) {
+            Some((_, places)) => places.push(at),
+            None => lines.push((held.line.clone(), vec![at])),
+        }
+    }
+    lines
+}

@@ -1,0 +1,109 @@
+//! A session that carries locks: when it ends, they do.
+//!
+//! The server is told to let go of a client that says nothing for one and a half of the
+//! longest TTL it carries; the client knows of its loss after one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::super::error::explain;
+use super::super::url::Settings;
+use super::super::wire::Session;
+use super::verbs;
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, Result};
+
+/// `idle_session_timeout` and `client_connection_check_interval` came with this version.
+const FOURTEEN: i32 = 140_000;
+
+#[derive(Debug)]
+pub(super) struct Lifeline {
+    pub(super) session: Session,
+    clock: Clock,
+    /// The longest TTL it carries, in microseconds.
+    longest: AtomicU64,
+    /// When the last question was sent, in nanoseconds.
+    asked: AtomicU64,
+}
+
+impl Lifeline {
+    /// Makes a session ready to carry locks.
+    pub(super) async fn on(session: Session, clock: Clock) -> Result<Arc<Self>> {
+        let not_applied = |error| {
+            let error: Error = explain(error, &session.place);
+            Error::new(error.kind().clone(), error.to_string())
+        };
+        // A blocking lock waits for as long as it takes; what ends without us must be noticed.
+        let mut prepare = String::from("set lock_timeout = 0; set statement_timeout = 0;");
+        if session.version >= FOURTEEN {
+            prepare.push_str("set client_connection_check_interval = '1s';");
+        }
+        session.client.batch_execute(&prepare).await.map_err(not_applied)?;
+        // Tokens need not wait for the disk: see lift(), which does.
+        let lift = "select leasehold.lift()";
+        session.client.batch_execute(lift).await.map_err(not_applied)?;
+        let rest = "set synchronous_commit = off";
+        session.client.batch_execute(rest).await.map_err(not_applied)?;
+        let asked = AtomicU64::new(clock.now().as_nanos());
+        Ok(Arc::new(Self { session, clock, longest: AtomicU64::new(0), asked }))
+    }
+
+    pub(super) fn backend(&self) -> i32 {
+        self.session.backend
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.session.is_open()
+    }
+
+    /// Makes the server keep locks with this TTL, and not for much longer.
+    pub(super) async fn carry(&self, ttl: Duration) -> Result<()> {
+        let wanted = u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX);
+        if wanted <= self.longest.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let millis = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).min(1_000_000_000);
+        let patience = (millis + millis / 2).max(1_000);
+        let (idle, probes) = ((millis / 3_000).max(1), (millis / 6_000).max(1));
+        // The latter four for a host that vanished: nothing is idle then, it is just not there.
+        let mut set = format!(
+            "set tcp_keepalives_idle = {idle}; set tcp_keepalives_interval = {probes}; \
+             set tcp_keepalives_count = 6; set tcp_user_timeout = {patience};"
+        );
+        if self.session.version >= FOURTEEN {
+            set.push_str(&format!("set idle_session_timeout = {patience};"));
+        }
+        let told = self.session.client.batch_execute(&set).await;
+        told.map_err(|error| {
+            let error = explain(error, &self.session.place);
+            Error::new(error.kind().clone(), error.to_string())
+        })?;
+        self.longest.fetch_max(wanted, Ordering::Release);
+        Ok(())
+    }
+
+    /// How long it may be silent before it should say something.
+    pub(super) fn is_due(&self, now: Moment) -> bool {
+        let longest = Duration::from_micros(self.longest.load(Ordering::Acquire));
+        let asked = Moment::from_nanos(self.asked.load(Ordering::Acquire));
+        !longest.is_zero() && asked + longest / 5 <= now
+    }
+
+    /// Says something, so that the server knows that its client is there.
+    pub(super) async fn ping(&self) -> Result<()> {
+        self.asked.store(self.clock.now().as_nanos(), Ordering::Release);
+        self.session.rows(&verbs::PING, &[]).await.map(drop)
+    }
+
+    /// Ends the statement that is under way on it.
+    pub(super) async fn cancel(&self, settings: &Settings) {
+        let token = self.session.client.cancel_token();
+        let cancelling = token.cancel_query(settings.tls.clone());
+        match tokio::time::timeout(settings.connect_timeout, cancelling).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "cannot cancel a wait"),
+            Err(_) => tracing::debug!("cannot cancel a wait in time"),
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What this client holds, asks for and waits for. Local, and the truth: only this process
+//! sends requests in its sessions.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::key::Key;
+use super::lifeline::Lifeline;
+use crate::backend::{Claim, Grant, LeaseInfo, Proof};
+use crate::clock::Moment;
+use crate::holder::HeldBy;
+use crate::owner::Owner;
+use crate::token::Token;
+
+/// A lock that is held.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    pub(super) claim: Claim,
+    pub(super) key: Key,
+    pub(super) token: Token,
+    pub(super) proof: Proof,
+    pub(super) line: Arc<Lifeline>,
+    /// Whether others' locks are on the same session: else it goes back to those that wait.
+    pub(super) shared: bool,
+    pub(super) since: SystemTime,
+    pub(super) granted: Moment,
+    pub(super) published: bool,
+}
+
+impl Held {
+    pub(super) fn grant(&self) -> Grant {
+        Grant { token: self.token, proof: self.proof }
+    }
+
+    /// Until when its client has claimed to be there.
+    pub(super) fn kept_until(&self) -> Moment {
+        self.proof.at + self.claim.ttl
+    }
+
+    pub(super) fn info(&self, now: Moment) -> LeaseInfo {
+        let by = HeldBy::new(Some((*self.claim.holder).clone()), Some(self.since));
+        let remaining = Some(now.until(self.kept_until()));
+        LeaseInfo::new(Some(self.claim.owner), Some(self.token), by, remaining)
+    }
+}
+
+/// A claim that waits in line, on a session of its own.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) over: watch::Receiver<Option<Result<Grant, ()>>>,
+    pub(super) cancel: CancellationToken,
+    /// How many wait for it to end, and since when nobody does.
+    pub(super) attended: usize,
+    pub(super) left: Moment,
+}
+
+/// What one client knows.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub(super) held: HashMap<Owner, Held>,
+    /// Keys that are held or asked for on the shared session: it would get them again.
+    pub(super) keys: HashMap<Key, Owner>,
+    /// Claims under way; closed when they are answered.
+    pub(super) asking: HashMap<Owner, watch::Receiver<()>>,
+    pub(super) waiting: HashMap<Owner, Waiting>,
+    pub(super) barred: HashMap<Owner, Moment>,
+    /// Keys that were found held: those who may wait do so at once.
+    pub(super) crowded: HashMap<Key, Moment>,
+    /// Leases that ended with their session: their tokens, and when.
+    pub(super) ended: HashMap<Owner, Moment>,
+    /// Sessions that wait for somebody to wait.
+    pub(super) spare: Vec<Arc<Lifeline>>,
+    /// What was published and is over: backend and token.
+    pub(super) retract: Vec<(i32, i64)>,
+}
+
+impl Table {
+    /// Takes a lease out of the table; its key is free once the server has let go of it.
+    pub(super) fn remove(&mut self, owner: Owner) -> Option<Held> {
+        let held = self.held.remove(&owner)?;
+        if held.published {
+            self.retract.push((held.line.backend(), held.token.get() as i64));
+        }
+        Some(held)
+    }
+
+    pub(super) fn free(&mut self, key: Key, owner: Owner) {
+        if self.keys.get(&key) == Some(&owner) {
+            self.keys.remove(&key);
+        }
+    }
+
+    /// The lease on this key, if it is one of ours.
+    pub(super) fn on_key(&self, key: Key) -> Option<&Held> {
+        self.held.values().find(|held| held.key == key)
+    }
+
+    /// A session ended: so did what it carried.
+    pub(super) fn session_ended(&mut self, line: &Arc<Lifeline>, now: Moment) {
+        let gone: Vec<Owner> = self
+            .held
+            .iter()
+            .filter(|(_, held)| Arc::ptr_eq(&held.line, line))
+            .map(|(owner, _)| *owner)
+            .collect();
+        for owner in gone {
+            if let Some(held) = self.remove(owner) {
+                self.free(held.key, owner);
+                self.ended.insert(owner, now);
+            }
+        }
+        self.spare.retain(|spare| !Arc::ptr_eq(spare, line));
+    }
+}

@@ -1,0 +1,233 @@
+//! Waiting: a session of its own blocks in the server's queue, first come, first served. The
+//! lock it gets stays on it.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio_postgres::types::ToSql;
+use tokio_util::sync::CancellationToken;
+
+use super::claim::unlock;
+use super::key::Key;
+use super::lifeline::Lifeline;
+use super::table::Waiting;
+use super::{SessionStore, hold, verbs};
+use crate::backend::{Claim, Grant, Turn, Verdict};
+use crate::error::Result;
+use crate::owner::Owner;
+
+/// How long a cancelled statement may take to say that it is, before it is told again: the
+/// cancellation may have come before the statement.
+const LAST_WORD: Duration = Duration::from_millis(200);
+const CANCELLATIONS: usize = 10;
+
+impl SessionStore {
+    /// Takes a place in line.
+    pub(super) fn line_up(self: &Arc<Self>, claim: Claim, key: Key) -> Verdict {
+        let (tell, over) = watch::channel(None);
+        let cancel = self.closing.child_token();
+        let (owner, now) = (claim.owner, self.clock.now());
+        let waiting = Waiting { over, cancel: cancel.clone(), attended: 0, left: now };
+        self.table.lock().waiting.insert(owner, waiting);
+        let store = Arc::downgrade(self);
+        tokio::spawn(async move {
+            let got = block(&store, claim, key, &cancel).await;
+            if got.is_none()
+                && let Some(store) = store.upgrade()
+            {
+                store.table.lock().waiting.remove(&owner);
+            }
+            let _ = tell.send(Some(got.ok_or(())));
+        });
+        self.work.notify_one();
+        Verdict::Queued(None)
+    }
+
+    /// Waits until the claim in line is granted. Dropping it leaves the place in line.
+    pub(super) async fn attend(self: &Arc<Self>, claim: &Claim) -> Result<Turn> {
+        let Some(attending) = Attending::new(self, claim.owner) else {
+            let held = self.table.lock().held.get(&claim.owner).map(|held| held.grant());
+            return Ok(held.map_or(Turn::TryAgain, Turn::Granted));
+        };
+        let mut over = attending.over.clone();
+        let ended = over.wait_for(Option::is_some).await.ok().and_then(|ended| *ended);
+        if let Some(Ok(_)) = ended {
+            self.table.lock().waiting.remove(&claim.owner);
+        }
+        match ended {
+            Some(Ok(grant)) => Ok(Turn::Granted(grant)),
+            _ => Ok(Turn::TryAgain),
+        }
+    }
+
+    /// Out of the line, or out of the grant that just came.
+    pub(super) async fn leave_line(self: &Arc<Self>, claim: &Claim) -> Result<()> {
+        self.stop_waiting(claim).await;
+        let held = self.table.lock().remove(claim.owner);
+        match held {
+            Some(held) => hold::give_back(self, vec![held]).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends a wait, and returns when the server knows of it. What was granted stays granted.
+    pub(super) async fn stop_waiting(&self, claim: &Claim) {
+        let over = {
+            let mut table = self.table.lock();
+            let Some(waiting) = table.waiting.remove(&claim.owner) else { return };
+            waiting.cancel.cancel();
+            waiting.over
+        };
+        let mut over = over;
+        let _ = over.wait_for(Option::is_some).await;
+    }
+}
+
+/// Somebody who waits for the end of a wait.
+struct Attending {
+    store: Arc<SessionStore>,
+    owner: Owner,
+    over: watch::Receiver<Option<Result<Grant, ()>>>,
+}
+
+impl Attending {
+    fn new(store: &Arc<SessionStore>, owner: Owner) -> Option<Self> {
+        let mut table = store.table.lock();
+        let waiting = table.waiting.get_mut(&owner)?;
+        waiting.attended += 1;
+        let over = waiting.over.clone();
+        drop(table);
+        Some(Self { store: store.clone(), owner, over })
+    }
+}
+
+impl Drop for Attending {
+    fn drop(&mut self) {
+        let now = self.store.clock.now();
+        if let Some(waiting) = self.store.table.lock().waiting.get_mut(&self.owner) {
+            waiting.attended -= 1;
+            waiting.left = now;
+        }
+    }
+}
+
+/// Blocks until the lock is got, or the wait is cancelled. Holds the store only now and
+/// then: a wait must not keep alive what nobody uses any more.
+async fn block(
+    store: &Weak<SessionStore>,
+    claim: Claim,
+    key: Key,
+    cancel: &CancellationToken,
+) -> Option<Grant> {
+    let line = tokio::select! {
+        line = spare(store) => line?,
+        () = cancel.cancelled() => return None,
+    };
+    let used = OneWay(Some(line.clone()));
+    let (clock, settings) = {
+        let store = store.upgrade()?;
+        (store.clock.clone(), store.settings.clone())
+    };
+    line.carry(claim.ttl).await.ok()?;
+    let mut at = clock.now();
+    let blocking = ask(&line, key);
+    let mut blocking = std::pin::pin!(blocking);
+    let asked = tokio::select! {
+        biased;
+        asked = &mut blocking => asked,
+        () = cancel.cancelled() => {
+            for _ in 0..CANCELLATIONS {
+                line.cancel(&settings).await;
+                // Granted or not: this session is not used again, a late cancellation might
+                // hit its next statement. Its lock, if it has one, goes sooner this way.
+                match tokio::time::timeout(LAST_WORD, &mut blocking).await {
+                    Err(_) => continue,
+                    Ok(Ok(_)) => {
+                        let _ = tokio::time::timeout(LAST_WORD, unlock(&line, &[key])).await;
+                    }
+                    Ok(Err(_)) => {}
+                }
+                break;
+            }
+            return None;
+        }
+    };
+    let token = match asked {
+        Ok(token) => token,
+        Err(error) => {
+            tracing::debug!(%error, "a wait for a lock ended");
+            // Advisory locks survive a statement that failed after it got them; the session
+            // is not used again.
+            let _ = tokio::time::timeout(LAST_WORD, unlock(&line, &[key])).await;
+            return None;
+        }
+    };
+    // Who waited long proves that the session is still there, and still has it
+    // (etcd#11456: granted after its own session had expired).
+    if at.until(clock.now()) > claim.ttl / 4 {
+        at = clock.now();
+        let proved = hold::prove(&line, &[key]).await.ok()?;
+        if proved != [true] {
+            return None;
+        }
+    }
+    let store = store.upgrade()?;
+    let held = store.held(claim, key, token, at, &line, false);
+    let (grant, owner) = (held.grant(), held.claim.owner);
+    {
+        let mut table = store.table.lock();
+        // Cancelled just now: whoever did it finds the lease and gives it back.
+        table.crowded.insert(key, clock.now() + Duration::from_secs(1));
+        table.held.insert(owner, held);
+        if !line.is_open() {
+            table.session_ended(&line, clock.now());
+        }
+    }
+    used.stays();
+    store.work.notify_one();
+    Some(grant)
+}
+
+/// A session that is closed unless what it was made for succeeds.
+struct OneWay(Option<Arc<Lifeline>>);
+
+impl OneWay {
+    fn stays(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for OneWay {
+    fn drop(&mut self) {
+        if let Some(line) = self.0.take() {
+            line.session.close();
+        }
+    }
+}
+
+async fn ask(line: &Lifeline, key: Key) -> Result<i64> {
+    let row = match &key {
+        Key::One(key) => line.session.row(&verbs::BLOCK, &[key as &(dyn ToSql + Sync)]).await?,
+        Key::Two(first, second) => line.session.row(&verbs::BLOCK_TWO, &[first, second]).await?,
+    };
+    Ok(row.get(0))
+}
+
+/// A session that waits for nothing, or a new one.
+async fn spare(store: &Weak<SessionStore>) -> Option<Arc<Lifeline>> {
+    let store = store.upgrade()?;
+    let spare = || store.table.lock().spare.pop();
+    while let Some(line) = spare() {
+        if line.is_open() {
+            return Some(line);
+        }
+    }
+    match store.new_line().await {
+        Ok(line) => Some(line),
+        Err(error) => {
+            tracing::debug!(%error, "no connection to wait on");
+            None
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! TLS by rustls, verified as far as `sslmode` says: `require` encrypts, `verify-ca` checks
+//! who signed the certificate, `verify-full` also whose it is.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// How much of a server's certificate is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verification {
+    /// Nothing: the line is encrypted, whoever is at its other end.
+    None,
+    /// That a known authority signed it.
+    Chain,
+    /// That it is this host's, too.
+    Full,
+}
+
+pub(super) fn connector(
+    verification: Verification,
+    roots: Option<&Path>,
+) -> Result<MakeRustlsConnect> {
+    // Named, not installed: another crate may have brought a second provider.
+    let provider = Arc::new(ring::default_provider());
+    let verifier: Arc<dyn ServerCertVerifier> = match verification {
+        // As libpq does: with a root certificate, `require` verifies the chain.
+        Verification::None if roots.is_none() => Arc::new(Lenient::new(provider.clone(), None)),
+        verification => {
+            let checked = WebPkiServerVerifier::builder_with_provider(
+                Arc::new(known(roots)?),
+                provider.clone(),
+            );
+            let checked = checked.build().map_err(unusable)?;
+            match verification {
+                Verification::Full => checked,
+                _ => Arc::new(Lenient::new(provider.clone(), Some(checked))),
+            }
+        }
+    };
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(unusable)?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_no_client_auth();
+    Ok(MakeRustlsConnect::new(config))
+}
+
+fn known(roots: Option<&Path>) -> Result<RootCertStore> {
+    let mut store = RootCertStore::empty();
+    match roots {
+        Some(path) => {
+            let read = CertificateDer::pem_file_iter(path).map_err(unusable)?;
+            for certificate in read {
+                store.add(certificate.map_err(unusable)?).map_err(unusable)?;
+            }
+        }
+        None => {
+            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    if store.is_empty() {
+        let message = "no root certificate to verify the server by: name one with sslrootcert=FILE";
+        return Err(Error::new(ErrorKind::Refused, message));
+    }
+    Ok(store)
+}
+
+fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    let message = format!("TLS cannot be set up: {error}; look at sslrootcert");
+    Error::new(ErrorKind::Invalid, message).caused_by(error)
+}
+
+/// Checks less than the whole: only the chain, or nothing.
+#[derive(Debug)]
+struct Lenient {
+    provider: Arc<CryptoProvider>,
+    chain: Option<Arc<WebPkiServerVerifier>>,
+}
+
+impl Lenient {
+    fn new(provider: Arc<CryptoProvider>, chain: Option<Arc<WebPkiServerVerifier>>) -> Self {
+        Self { provider, chain }
+    }
+}
+
+impl ServerCertVerifier for Lenient {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let Some(chain) = &self.chain else { return Ok(ServerCertVerified::assertion()) };
+        let verified =
+            chain.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
+        match verified {
+            // The name is checked last: all else was right.
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signature, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

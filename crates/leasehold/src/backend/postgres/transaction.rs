@@ -1,0 +1,105 @@
+//! Locks inside a transaction of the caller's own: released by its commit or rollback.
+
+use tokio_postgres::Transaction;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::error::explain;
+use super::session::key::Key;
+use crate::error::{Operation, Result};
+use crate::name::Name;
+
+/// Takes the lock until the transaction ends, by commit or rollback; waits for it if need be,
+/// for as long as the transaction's `lock_timeout` says.
+///
+/// It excludes leases of the same name in session mode (`?mode=session`), and others'
+/// `pg_advisory_lock` on the same key: `pg:12345` and `pg:1,42` are those very keys, any
+/// other name is
+///
+/// ```sql
+/// select pg_advisory_xact_lock(
+///   ('x' || encode(substring(sha256(convert_to('nightly-report', 'UTF8')) for 8), 'hex'))::bit(64)::bigint);
+/// ```
+///
+/// There is no token: what this transaction writes is written only if it commits, and it
+/// cannot commit without its session, which carries the lock. What it does *outside* of
+/// the database is not guarded. Works through a transaction pooler.
+///
+/// ```no_run
+/// # async fn example(client: &mut tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// use leasehold::backend::postgres::acquire_in_transaction;
+///
+/// let transaction = client.transaction().await?;
+/// acquire_in_transaction(&transaction, "invoice-numbers").await?;
+/// transaction.execute("update counters set last = last + 1", &[]).await?;
+/// transaction.commit().await?;
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+///
+/// `Invalid` for a name that no lock can have; otherwise as the server says. The transaction
+/// cannot go on then: roll it back.
+///
+/// # Cancel safety
+///
+/// Dropping the future does not end the statement: the transaction may get the lock later.
+/// Roll it back.
+pub async fn acquire_in_transaction(
+    transaction: &Transaction<'_>,
+    name: impl AsRef<str>,
+) -> Result<()> {
+    let name = Name::new(name)?;
+    match Key::of(&name) {
+        Key::One(key) => {
+            let sql = "select pg_advisory_xact_lock($1)::text";
+            ask(transaction, &name, sql, &[(&key, Type::INT8)]).await
+        }
+        Key::Two(first, second) => {
+            let sql = "select pg_advisory_xact_lock($1, $2)::text";
+            ask(transaction, &name, sql, &[(&first, Type::INT4), (&second, Type::INT4)]).await
+        }
+    }
+    .map(drop)
+}
+
+/// Takes the lock until the transaction ends, if it is free: whether it was.
+///
+/// As [`acquire_in_transaction`], without waiting.
+///
+/// # Errors
+///
+/// As there; that another has it is none.
+///
+/// # Cancel safety
+///
+/// As there.
+pub async fn try_acquire_in_transaction(
+    transaction: &Transaction<'_>,
+    name: impl AsRef<str>,
+) -> Result<bool> {
+    let name = Name::new(name)?;
+    let said = match Key::of(&name) {
+        Key::One(key) => {
+            let sql = "select pg_try_advisory_xact_lock($1)::text";
+            ask(transaction, &name, sql, &[(&key, Type::INT8)]).await
+        }
+        Key::Two(first, second) => {
+            let sql = "select pg_try_advisory_xact_lock($1, $2)::text";
+            ask(transaction, &name, sql, &[(&first, Type::INT4), (&second, Type::INT4)]).await
+        }
+    };
+    said.map(|said| said.as_deref() == Some("true"))
+}
+
+async fn ask(
+    transaction: &Transaction<'_>,
+    name: &Name,
+    sql: &str,
+    parameters: &[(&(dyn ToSql + Sync), Type)],
+) -> Result<Option<String>> {
+    let asked = transaction.query_typed(sql, parameters).await;
+    let rows = asked.map_err(|error| {
+        explain(error, "the server").on_store("postgres").during(Operation::Acquire, Some(name))
+    })?;
+    Ok(rows.first().and_then(|row| row.get(0)))
+}

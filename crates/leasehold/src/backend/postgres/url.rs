@@ -1,0 +1,228 @@
+//! What a URL asks for. Its password stays in here.
+
+use std::env;
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use tokio_postgres::Config;
+use tokio_postgres_rustls::MakeRustlsConnect;
+use url::Url;
+
+use super::tls::{self, Verification};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How locks are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// As rows of a table.
+    Lease,
+    /// As advisory locks of a session.
+    Session,
+}
+
+/// A URL, taken apart.
+pub(super) struct Settings {
+    pub(super) mode: Mode,
+    pub(super) config: Config,
+    pub(super) tls: MakeRustlsConnect,
+    /// Where the server is, for people.
+    pub(super) place: String,
+    pub(super) connect_timeout: Duration,
+    /// Where to listen, when the rest goes through a pooler.
+    pub(super) listen: Option<(String, u16)>,
+    /// A force-release may end a session that holds other locks as well.
+    pub(super) force_sessions: bool,
+}
+
+const OPTIONS: &str =
+    "mode, sslmode, sslrootcert, connect_timeout, application_name, host, listen, force";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Settings {
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        // The parser's own errors do not repeat the text, which may hold a password.
+        let url = Url::parse(text)
+            .map_err(|error| invalid(format!("this is no URL of a PostgreSQL server: {error}")))?;
+        let mut config = Config::new();
+        let user = decode(url.username(), "user")?;
+        if !user.is_empty() {
+            config.user(user);
+        }
+        match url.password() {
+            Some(password) => drop(config.password(decode(password, "password")?)),
+            None => drop(env::var("PGPASSWORD").map(|password| config.password(password))),
+        }
+        let database = decode(url.path().trim_start_matches('/'), "database")?;
+        if !database.is_empty() {
+            config.dbname(database.clone());
+        }
+        let mut options = Options::default();
+        for (key, value) in url.query_pairs() {
+            options.set(&key, &value)?;
+        }
+        let host = match (options.host, url.host_str()) {
+            (Some(host), _) => host,
+            (None, Some(host)) if !host.is_empty() => {
+                decode(host.trim_start_matches('[').trim_end_matches(']'), "host")?
+            }
+            _ => "localhost".to_owned(),
+        };
+        let port = url.port().unwrap_or(5432);
+        config.host(&host).port(port);
+        config.application_name(options.application_name.as_deref().unwrap_or("leasehold"));
+        config.connect_timeout(options.connect_timeout);
+        // So that a server that vanished is noticed, and not only when the kernel gives up.
+        config.keepalives_idle(Duration::from_secs(5)).keepalives_interval(Duration::from_secs(2));
+        config.keepalives_retries(3).tcp_user_timeout(Duration::from_secs(12));
+        config.ssl_mode(options.sslmode.mode);
+        let tls = tls::connector(options.sslmode.verification, options.sslrootcert.as_deref())?;
+        let place = format!("{host}:{port}/{database}");
+        let Options { mode, connect_timeout, listen, force_sessions, .. } = options;
+        Ok(Self { mode, config, tls, place, connect_timeout, listen, force_sessions })
+    }
+}
+
+struct Options {
+    mode: Mode,
+    sslmode: SslMode,
+    sslrootcert: Option<PathBuf>,
+    connect_timeout: Duration,
+    application_name: Option<String>,
+    host: Option<String>,
+    listen: Option<(String, u16)>,
+    force_sessions: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Lease,
+            sslmode: SslMode::PREFER,
+            sslrootcert: None,
+            connect_timeout: CONNECT_TIMEOUT,
+            application_name: None,
+            host: None,
+            listen: None,
+            force_sessions: false,
+        }
+    }
+}
+
+impl Options {
+    fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        match key {
+            "mode" => {
+                self.mode = match value {
+                    "lease" => Mode::Lease,
+                    "session" => Mode::Session,
+                    _ => return Err(invalid("mode is lease (default) or session")),
+                }
+            }
+            "sslmode" => {
+                self.sslmode = SslMode::named(value).ok_or_else(|| {
+                    invalid(
+                        "sslmode is disable, prefer (default), require, verify-ca or verify-full",
+                    )
+                })?;
+            }
+            "sslrootcert" => self.sslrootcert = Some(value.into()),
+            "connect_timeout" => {
+                let seconds = value.parse().ok().filter(|seconds| (1..=600).contains(seconds));
+                let seconds =
+                    seconds.ok_or_else(|| invalid("connect_timeout is 1 to 600 seconds"))?;
+                self.connect_timeout = Duration::from_secs(seconds);
+            }
+            "application_name" => self.application_name = Some(value.to_owned()),
+            "force" if value == "session" => self.force_sessions = true,
+            "force" => return Err(invalid("force can only be session")),
+            "host" => self.host = Some(value.to_owned()),
+            "listen" => {
+                let (host, port) = value.rsplit_once(':').unwrap_or((value, "5432"));
+                let port = port.parse().map_err(|_| invalid("listen is HOST or HOST:PORT"))?;
+                self.listen = Some((host.to_owned(), port));
+            }
+            _ => {
+                let message = format!("unknown option {key:?}; there are {OPTIONS}");
+                return Err(invalid(message));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+struct SslMode {
+    mode: tokio_postgres::config::SslMode,
+    verification: Verification,
+}
+
+impl SslMode {
+    const PREFER: Self =
+        Self { mode: tokio_postgres::config::SslMode::Prefer, verification: Verification::None };
+
+    /// As libpq names and means them.
+    fn named(name: &str) -> Option<Self> {
+        use tokio_postgres::config::SslMode::{Disable, Require};
+        let (mode, verification) = match name {
+            "disable" => (Disable, Verification::None),
+            "prefer" => return Some(Self::PREFER),
+            "require" => (Require, Verification::None),
+            "verify-ca" => (Require, Verification::Chain),
+            "verify-full" => (Require, Verification::Full),
+            _ => return None,
+        };
+        Some(Self { mode, verification })
+    }
+}
+
+fn decode(text: &str, what: &str) -> Result<String> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Into::into).map_err(|_| invalid(format!("the URL's {what} is not UTF-8")))
+}
+
+fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, message)
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the driver's settings, which hold the password.
+        f.debug_struct("Settings")
+            .field("mode", &self.mode)
+            .field("place", &self.place)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_shows_nowhere() {
+        let url = "postgres://me:s3cr%65t@db.example:5433/app?mode=session&sslmode=disable";
+        let settings = Settings::parse(url).unwrap();
+        assert_eq!(settings.config.get_password(), Some(&b"s3cret"[..]));
+        assert_eq!((settings.mode, &*settings.place), (Mode::Session, "db.example:5433/app"));
+        assert!(!format!("{settings:?}").contains("s3cr"));
+        let error = Settings::parse("postgres://me:s3cret@db:port/app").unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn what_it_does_not_know_is_refused() {
+        for (option, told) in [
+            ("mode=both", "lease"),
+            ("sslmode=maybe", "verify-full"),
+            ("colour=red", "unknown option"),
+            ("connect_timeout=0", "1 to 600"),
+            ("listen=here:there", "HOST:PORT"),
+        ] {
+            let error = Settings::parse(&format!("postgres://db/app?{option}")).unwrap_err();
+            assert_eq!(*error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains(told), "{error}");
+        }
+    }
+}

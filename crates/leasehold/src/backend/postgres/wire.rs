@@ -1,0 +1,239 @@
+//! A connection that is made anew when it broke, and the statements prepared on it.
+//!
+//! Nothing is ever sent twice: a request whose connection breaks has an unknown outcome.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{OnceCell, mpsc, watch};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Config, Notification, Row, Socket, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::error::{explain, not_connected, standby};
+use super::url::Settings;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long a statement may wait for another's row. Less than a request may take, so that
+/// its end is known.
+const LOCK_TIMEOUT: &str = "set lock_timeout = '1500ms'";
+
+/// A request to the server: its SQL, and the types of its parameters.
+#[derive(Debug)]
+pub(super) struct Verb {
+    pub(super) sql: &'static str,
+    pub(super) types: &'static [Type],
+    /// Its place among the prepared statements of a session.
+    pub(super) number: usize,
+}
+
+/// How many verbs there may be.
+const VERBS: usize = 24;
+
+/// One connection.
+pub(super) struct Session {
+    pub(super) client: Client,
+    pub(super) backend: i32,
+    pub(super) place: Arc<str>,
+    /// The server's version, as 150004.
+    pub(super) version: i32,
+    prepared: [OnceCell<Statement>; VERBS],
+    by_name: bool,
+    ended: watch::Receiver<bool>,
+    driver: tokio::task::JoinHandle<()>,
+}
+
+impl Session {
+    /// Connects, and refuses a server that cannot write.
+    pub(super) async fn connect(
+        settings: &Settings,
+        config: &Config,
+        notifications: Option<mpsc::UnboundedSender<Notification>>,
+        pooled: bool,
+    ) -> Result<Self> {
+        let place: Arc<str> = settings.place.as_str().into();
+        let connecting = config.connect(settings.tls.clone());
+        let limit = settings.connect_timeout + Duration::from_secs(1);
+        let connected = tokio::time::timeout(limit, connecting).await.map_err(|_| {
+            let message = format!("{place} did not answer within {} s", limit.as_secs());
+            Error::new(ErrorKind::Unreachable, message)
+        })?;
+        let (client, connection) = connected.map_err(|error| not_connected(error, &place))?;
+        let (over, ended) = watch::channel(false);
+        let driver = tokio::spawn(async move {
+            drive(connection, notifications).await;
+            let _ = over.send(true);
+        });
+        let prepared = [const { OnceCell::const_new() }; VERBS];
+        let (backend, version, by_name) = (0, 0, !pooled);
+        let mut session =
+            Self { client, backend, place, version, prepared, by_name, ended, driver };
+        let hello = session.hello(pooled);
+        let greeted = tokio::time::timeout(limit, hello).await.map_err(|_| {
+            let message = format!("{} does not answer", session.place);
+            Error::new(ErrorKind::Unreachable, message)
+        })??;
+        (session.backend, session.version) = greeted;
+        Ok(session)
+    }
+
+    /// Asks who is there: the backend's process id, and its version.
+    async fn hello(&self, pooled: bool) -> Result<(i32, i32)> {
+        let ask = "select pg_is_in_recovery() or current_setting('transaction_read_only')::bool, \
+                   pg_backend_pid(), current_setting('server_version_num')::int4";
+        let explain = |error| {
+            // Nothing of what was wanted has been asked yet.
+            let error = explain(error, &self.place);
+            Error::new(error.kind().clone(), error.to_string())
+        };
+        let rows = self.client.query_typed(ask, &[]).await.map_err(explain)?;
+        let row = rows.first().ok_or_else(odd_answer)?;
+        if row.get::<_, bool>(0) {
+            return Err(Error::new(ErrorKind::Refused, standby(&self.place)));
+        }
+        if !pooled {
+            self.client.batch_execute(LOCK_TIMEOUT).await.map_err(explain)?;
+        }
+        Ok((row.get(1), row.get(2)))
+    }
+
+    /// There is no pooler in front, as was feared: it may be a session like any other.
+    pub(super) async fn unpooled(mut self) -> Result<Self> {
+        let set = self.client.batch_execute(LOCK_TIMEOUT).await;
+        set.map_err(|error| explain(error, &self.place))?;
+        self.by_name = true;
+        Ok(self)
+    }
+
+    /// Whether it can still be used.
+    pub(super) fn is_open(&self) -> bool {
+        !self.client.is_closed()
+    }
+
+    /// Ends the connection, whoever else still knows it.
+    pub(super) fn close(&self) {
+        self.driver.abort();
+    }
+
+    /// Completes when the connection has ended.
+    pub(super) async fn ended(&self) {
+        let mut ended = self.ended.clone();
+        // An error means that the driver is gone without a word: ended as well.
+        let _ = ended.wait_for(|over| *over).await;
+    }
+
+    /// Asks for rows.
+    pub(super) async fn rows(
+        &self,
+        verb: &Verb,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        let asked = match self.by_name {
+            true => {
+                let prepare = || self.client.prepare_typed(verb.sql, verb.types);
+                match self.prepared[verb.number].get_or_try_init(prepare).await {
+                    Ok(statement) => self.client.query(statement, parameters).await,
+                    Err(error) => Err(error),
+                }
+            }
+            // A pooler in front: a name would be another session's tomorrow.
+            false => {
+                let typed: Vec<_> =
+                    parameters.iter().copied().zip(verb.types.iter().cloned()).collect();
+                self.client.query_typed(verb.sql, &typed).await
+            }
+        };
+        asked.map_err(|error| explain(error, &self.place))
+    }
+
+    /// Asks for one row.
+    pub(super) async fn row(&self, verb: &Verb, parameters: &[&(dyn ToSql + Sync)]) -> Result<Row> {
+        self.rows(verb, parameters).await?.pop().ok_or_else(odd_answer)
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Session");
+        shown.field("backend", &self.backend).field("open", &self.is_open()).finish()
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+pub(super) fn odd_answer() -> Error {
+    let message = "the server's answer is not what was asked for; please report this";
+    Error::new(ErrorKind::Internal, message).outcome_unknown()
+}
+
+async fn drive(
+    mut connection: tokio_postgres::Connection<
+        Socket,
+        <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<Socket>>::Stream,
+    >,
+    notifications: Option<mpsc::UnboundedSender<Notification>>,
+) {
+    loop {
+        let message = std::future::poll_fn(|cx| connection.poll_message(cx)).await;
+        match (message, &notifications) {
+            (Some(Ok(AsyncMessage::Notification(told))), Some(sender)) => {
+                let _ = sender.send(told);
+            }
+            (Some(Ok(_)), _) => {}
+            (Some(Err(error)), _) => {
+                tracing::debug!(%error, "a connection to PostgreSQL broke");
+                return;
+            }
+            (None, _) => return,
+        }
+    }
+}
+
+/// A session that is made anew when it broke.
+#[derive(Debug)]
+pub(super) struct Wire {
+    settings: Arc<Settings>,
+    pooled: bool,
+    present: Mutex<Option<Arc<Session>>>,
+    /// Held while connecting: one at a time.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+impl Wire {
+    pub(super) fn new(settings: Arc<Settings>, pooled: bool) -> Self {
+        let (present, connecting) = (Mutex::default(), tokio::sync::Mutex::new(()));
+        Self { settings, pooled, present, connecting }
+    }
+
+    /// The session that is open just now.
+    pub(super) fn present(&self) -> Option<Arc<Session>> {
+        self.present.lock().as_ref().filter(|session| session.is_open()).cloned()
+    }
+
+    /// Uses a session that was made elsewhere.
+    pub(super) fn adopt(&self, session: Session) {
+        *self.present.lock() = Some(Arc::new(session));
+    }
+
+    /// The open session, or a new one. An error means that nothing was asked.
+    pub(super) async fn session(&self) -> Result<Arc<Session>> {
+        if let Some(session) = self.present() {
+            return Ok(session);
+        }
+        let _alone = self.connecting.lock().await;
+        if let Some(session) = self.present() {
+            return Ok(session);
+        }
+        let settings = &self.settings;
+        let session = Session::connect(settings, &settings.config, None, self.pooled).await?;
+        let session = Arc::new(session);
+        *self.present.lock() = Some(session.clone());
+        Ok(session)
+    }
+}
