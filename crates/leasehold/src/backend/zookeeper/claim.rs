@@ -82,7 +82,10 @@ impl ZookeeperStore {
         }
         // It was held when we last tried: a look costs less than a node that goes again.
         let session = self.sessions.of(claim.ttl).await?;
-        let children = match session.client.list_children(&lock).await {
+        // A server that is behind would still show a node that has gone.
+        let (syncing, listing) = (session.client.sync(&lock), session.client.list_children(&lock));
+        syncing.await.map_err(of_request)?;
+        let children = match listing.await {
             Ok(children) => children,
             Err(Zk::NoNode) => return Ok(None),
             Err(error) => return Err(of_request(error)),
