@@ -260,3 +260,34 @@ async fn a_long_wait_bears_a_refusal_as_a_short_one_does() {
     lease.release().await.unwrap();
     let _granted = within_bound("the grant", waiting).await.unwrap().unwrap();
 }
+
+/// A grant that comes too late is undone. If that gets no answer, a fresh owner must not ask:
+/// it would find its predecessor's lock and call it another's. (Found by the model of the
+/// contract: `undo-gives-up`.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_grant_that_cannot_be_undone_is_an_error() {
+    let world = world();
+    let (client, other) = (world.client().await, world.client().await);
+    let name = world.name();
+    let gate = client.link.hold_reply(Operation::Acquire);
+    let lock = client.lock(&name);
+    let trying = tokio::spawn(async move { lock.try_acquire().await });
+    let applied = async || other.locks.inspect(&name).await.unwrap().lease.is_some();
+    eventually("the acquire is applied", applied).await;
+    for _ in 0..3 {
+        client.link.refuse(Operation::Settle);
+    }
+    // Past the holder's deadline, but not yet past the store's.
+    world.advance(world.ttl() - Duration::from_millis(15)).await;
+    gate.send(()).unwrap();
+    let over = async || {
+        world.advance(Duration::from_millis(1)).await;
+        trying.is_finished()
+    };
+    eventually("an answer", over).await;
+    let error = trying.await.unwrap().unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Unreachable);
+    assert_eq!(client.link.sent(Operation::Acquire), 1, "no fresh owner asked");
+    let free = async || other.lock(&name).try_acquire().await.unwrap().is_some();
+    eventually("it is undone in the background", free).await;
+}

@@ -247,7 +247,7 @@ async fn a_lease_that_ended_while_its_renewal_waited_is_not_renewed() {
     let locks = locks.request_timeout(Duration::from_secs(60)).await.unwrap();
     let _slow = locks.lock(world.name()).ttl(Duration::from_secs(300)).acquire().await.unwrap();
     let gate = client.link.hold_reply(Operation::Renew);
-    world.hand().advance(Duration::from_secs(100));
+    world.advance(Duration::from_secs(100)).await;
     eventually("one renewal is under way", async || client.link.sent(Operation::Renew) == 1).await;
     let name = world.name();
     let capped = locks.lock(&name).ttl(Duration::from_secs(6)).max_hold(Duration::from_secs(3));
@@ -276,7 +276,7 @@ async fn the_lease_that_is_over_first_is_renewed_first() {
     }
     let first = client.link.hold_reply(Operation::Renew);
     let _second = client.link.hold_reply(Operation::Renew);
-    world.hand().advance(Duration::from_secs(100));
+    world.advance(Duration::from_secs(100)).await;
     eventually("one renewal is under way", async || client.link.sent(Operation::Renew) == 1).await;
     let name = world.name();
     let short = locks.lock(&name).ttl(Duration::from_secs(3)).acquire().await.unwrap();

@@ -140,7 +140,7 @@ impl<'a> Attempt<'a> {
                                process) is too slow for the TTL; use a longer one";
                 return Err(Error::new(ErrorKind::Unavailable, message));
             }
-            self.start_over().await;
+            self.start_over().await?;
             self.client.context.clock.sleep(backoff(late)).await;
         }
     }
@@ -181,7 +181,7 @@ impl<'a> Attempt<'a> {
             if rounds == ROUNDS {
                 return Err(error);
             }
-            self.start_over().await;
+            self.start_over().await?;
         }
     }
 
@@ -274,16 +274,22 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Undoes this claim and goes on with a fresh owner. Not in the background, if it
-    /// can be helped: the next claim would find its predecessor's lock and call it
-    /// another's.
-    async fn start_over(&mut self) {
-        if undo_once(self.client, &self.claim, self.trace).await.is_err() {
-            self.undo_in_background();
+    /// Undoes this claim and goes on with a fresh owner. Not in the background: the next
+    /// claim would find its predecessor's lock and call it another's.
+    async fn start_over(&mut self) -> Result<()> {
+        for question in 0..QUESTIONS {
+            let undone = undo_once(self.client, &self.claim, self.trace).await;
+            match undone {
+                Ok(()) => break,
+                // The trace stays: dropping the attempt goes on undoing it.
+                Err(error) if question + 1 == QUESTIONS => return Err(error),
+                Err(_) => self.client.context.clock.sleep(backoff(question)).await,
+            }
         }
         self.claim.owner = Owner::random();
         self.trace = Trace::None;
         self.stray_claim = false;
+        Ok(())
     }
 
     /// Patience is over: leaves the line, and asks who holds the lock. An error if it

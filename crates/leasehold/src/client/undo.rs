@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Client, backoff};
 use crate::backend::{Claim, Grant};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// What a claim may have left at the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,10 @@ pub(super) enum Trace {
     /// Anything: a request may still be on its way.
     Unknown,
 }
+
+/// How many grants of one claim are given back before the store is doubted: it was sent
+/// less often than that.
+const GRANTS: usize = 8;
 
 /// Undoes the claim, trying until the store answers or the claim could not matter any more.
 pub(super) async fn undo(client: Arc<Client>, claim: Claim, trace: Trace) {
@@ -46,16 +50,17 @@ pub(super) async fn undo_once(client: &Client, claim: &Claim, trace: Trace) -> R
             let leaving = client.context.backend.clone().leave(claim.clone());
             client.context.ask(leaving).await
         }
-        Trace::Unknown => match settle(client, claim).await? {
-            None => Ok(()),
-            Some(grant) => {
+        Trace::Unknown => {
+            // Settling bars only an owner that it does not find, and a second request of
+            // this one may arrive after each release: asked until the answer is no.
+            for _ in 0..GRANTS {
+                let Some(grant) = settle(client, claim).await? else { return Ok(()) };
                 let hold = claim.hold(grant.token);
                 client.context.ask(client.context.backend.clone().release(vec![hold])).await?;
-                // Settling bars only an owner that it does not find; a second request of
-                // this one may still be on its way.
-                settle(client, claim).await.map(drop)
             }
-        },
+            let message = "the store goes on granting a claim that was given up";
+            Err(Error::new(ErrorKind::Unavailable, message))
+        }
     }
 }
 
