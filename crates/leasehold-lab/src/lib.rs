@@ -5,7 +5,7 @@
 //! * [`quorum`]: tokens from a majority of independent nodes
 //! * [`recovery`]: the same with nodes that forget, and with two lists of nodes
 //! * [`contract`]: one client, its keeper, and a store that may do anything in any order
-//! * [`line`]: waiting in line, grants that are pushed, heartbeats that repair
+//! * [`line`](mod@line): waiting in line, grants that are pushed, heartbeats that repair
 //!
 //! [`catalogue`] has them all by name; [`check`] explores one and tells what it saw.
 
