@@ -47,13 +47,14 @@ pub(crate) fn gate(args: Gate) -> Result<u8, Failure> {
         })?;
         let here = listener.local_addr().map_err(broken)?;
         tell(format!("the gate is at http://{here}, in front of {}", args.upstream));
-        let service = fence.layer(Proxy::new(upstream, args.upstream_timeout));
         let (ending, ended) = watch::channel(());
+        let service = fence.layer(Proxy::new(upstream, args.upstream_timeout, ended.clone()));
         tokio::select! {
             () = serve(listener, service, ended) => {}
             signal = signals.next() => tracing::info!(target: "leasehold", ?signal, "the gate closes"),
         }
-        // Connections notice, answer what they have begun, and drop their ends.
+        // Connections notice, answer what they have begun, and drop their ends; so do requests
+        // whose connection is gone.
         let _ = ending.send(());
         let _ = tokio::time::timeout(GRACE, ending.closed()).await;
         Ok(0)

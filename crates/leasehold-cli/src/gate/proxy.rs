@@ -17,6 +17,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use leasehold::fence::http::{FencedBody, Pass};
 use serde_json::json;
+use tokio::sync::watch;
 use tower::Service;
 
 use super::hops;
@@ -35,10 +36,13 @@ pub(super) struct Proxy {
     client: Client<HttpConnector, Sent>,
     upstream: Authority,
     timeout: Duration,
+    /// Held while a request is under way, also by one whose client went away: the gate waits
+    /// at its end until nobody holds one.
+    _ended: watch::Receiver<()>,
 }
 
 impl Proxy {
-    pub(super) fn new(upstream: Authority, timeout: Duration) -> Self {
+    pub(super) fn new(upstream: Authority, timeout: Duration, ended: watch::Receiver<()>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT));
@@ -47,7 +51,7 @@ impl Proxy {
         // A request is sent again only if not one byte of it was sent: the connection that
         // it was given had been closed by the upstream just before.
         client.retry_canceled_requests(true);
-        Self { client: client.build(connector), upstream, timeout }
+        Self { client: client.build(connector), upstream, timeout, _ended: ended }
     }
 
     async fn pass_on(self, mut request: Request<Sent>) -> Answer {
@@ -92,22 +96,10 @@ impl Service<Request<Sent>> for Proxy {
     }
 
     fn call(&mut self, mut request: Request<Sent>) -> Self::Future {
-        let pass: Option<Arc<Pass>> = request.extensions_mut().remove();
+        // The layer holds the pass until we have answered; the client's pool must not.
+        drop(request.extensions_mut().remove::<Arc<Pass>>());
         let passing = self.clone().pass_on(request);
-        let Some(pass) = pass else { return Box::pin(async { Ok(passing.await) }) };
-        // A task of its own: when the client goes away, the service acts all the same, and a
-        // newer request must still wait for its answer.
-        let passing = tokio::spawn(async move {
-            let answer = passing.await;
-            drop(pass);
-            answer
-        });
-        Box::pin(async {
-            Ok(passing.await.unwrap_or_else(|_| {
-                let why = "The gate failed; the service may have acted";
-                problem(StatusCode::INTERNAL_SERVER_ERROR, "gate-failed", why)
-            }))
-        })
+        Box::pin(async { Ok(passing.await) })
     }
 }
 
