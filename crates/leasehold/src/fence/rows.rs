@@ -53,6 +53,7 @@ impl Rows {
             .replace("{key}", &quoted(&self.key))
             .replace("{token}", &quoted(&self.token))
             .replace("{state}", &quoted(&self.state))
+            .replace("{target}", &literal(&quoted_path(&self.table)))
             .replace("{resource}", &literal(&format!("{}/", self.table)))
     }
 
