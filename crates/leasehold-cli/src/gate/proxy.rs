@@ -21,8 +21,10 @@ use tokio::sync::watch;
 use tower::Service;
 
 use super::hops;
+use super::upload::{Turn, Upload};
 
 type Sent = FencedBody<Incoming>;
+type Passed = Upload<Sent>;
 type Answer = Response<Either<Incoming, Full<Bytes>>>;
 
 /// How long a connection to the upstream may take to be made.
@@ -33,7 +35,7 @@ const IDLE: Duration = Duration::from_secs(30);
 /// Passes requests on, over connections that are kept.
 #[derive(Clone)]
 pub(super) struct Proxy {
-    client: Client<HttpConnector, Sent>,
+    client: Client<HttpConnector, Passed>,
     upstream: Authority,
     timeout: Duration,
     /// Held while a request is under way, also by one whose client went away: the gate waits
@@ -62,12 +64,15 @@ impl Proxy {
         };
         *request.uri_mut() = uri;
         *request.version_mut() = Version::HTTP_11;
-        match tokio::time::timeout(self.timeout, self.client.request(request)).await {
-            Ok(Ok(mut response)) => {
+        let (parts, body) = request.into_parts();
+        let (body, turn) = Upload::new(body);
+        let answer = self.client.request(Request::from_parts(parts, body));
+        match within(self.timeout, turn, answer).await {
+            Some(Ok(mut response)) => {
                 hops::forward(response.headers_mut(), None);
                 response.map(Either::Left)
             }
-            Ok(Err(error)) => {
+            Some(Err(error)) => {
                 let cause = error.source().map(ToString::to_string).unwrap_or_default();
                 tracing::warn!(target: "leasehold", %error, cause, "the upstream failed");
                 let (title, why) = match error.is_connect() {
@@ -78,7 +83,7 @@ impl Proxy {
                 };
                 problem(StatusCode::BAD_GATEWAY, title, why)
             }
-            Err(_) => {
+            None => {
                 let why = "The service did not answer in time; it may have acted";
                 problem(StatusCode::GATEWAY_TIMEOUT, "upstream-timeout", why)
             }
@@ -100,6 +105,15 @@ impl Service<Request<Sent>> for Proxy {
         drop(request.extensions_mut().remove::<Arc<Pass>>());
         let passing = self.clone().pass_on(request);
         Box::pin(async { Ok(passing.await) })
+    }
+}
+
+/// The answer, unless the service lets us wait for so long; how long the client takes for
+/// its body does not count.
+async fn within<A>(limit: Duration, turn: Turn, answer: impl Future<Output = A>) -> Option<A> {
+    tokio::select! {
+        answer = answer => Some(answer),
+        () = turn.idle(limit) => None,
     }
 }
 

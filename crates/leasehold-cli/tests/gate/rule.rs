@@ -118,6 +118,31 @@ fn an_older_request_that_stops_in_its_body_is_cut_off() {
 }
 
 #[test]
+fn tokens_of_other_locks_are_refused_where_the_locks_are_named() {
+    let (folder, service) = (TempDir::new().unwrap(), Service::start());
+    let gate = Gate::start(&folder, service.address, &["--lock", "stock", "--lock", "orders"]);
+    assert_eq!(put(gate.address, 5, "stock").status, 200);
+    let with = |header| send(gate.address, "PUT /", &[header], "x").status;
+    assert_eq!(with("Fencing-Token: orders;1"), 200);
+    assert_eq!(with("Fencing-Token: mine;99"), 403);
+    assert_eq!(with("Fencing-Token: stock;5, stock;5"), 400, "joined headers");
+    assert_eq!(service.bodies(), ["stock", "x"]);
+}
+
+#[test]
+fn a_slow_upload_does_not_count_as_the_services_time() {
+    let (folder, service) = (TempDir::new().unwrap(), Service::start());
+    let gate = Gate::start(&folder, service.address, &["--upstream-timeout", "2s"]);
+    let mut slow = begin(gate.address, "PUT /", &[TOKEN_5], 10);
+    slow.send("first");
+    thread::sleep(Duration::from_secs(4));
+    slow.send(" last");
+    let answer = slow.answer();
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(service.bodies(), ["first last"]);
+}
+
+#[test]
 fn the_gate_ends_after_a_request_whose_client_went_away() {
     let (folder, service) = (TempDir::new().unwrap(), Service::start());
     let mut gate = Gate::start(&folder, service.address, &[]);

@@ -1,5 +1,6 @@
 //! The layer around a service.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use super::body::FencedBody;
 use super::header::Presented;
 use super::marks::Marks;
 use super::{DEFAULT_DRAIN, problem};
+use crate::name::Name;
 
 /// A response: the service's, or a problem document.
 type Answer<B> = Response<Either<B, Full<Bytes>>>;
@@ -49,6 +51,8 @@ pub struct FenceLayer {
     admission: Arc<Admission>,
     drain: Duration,
     unfenced_reads: bool,
+    /// All, if there is no list.
+    locks: Option<Arc<HashSet<Name>>>,
 }
 
 impl FenceLayer {
@@ -56,7 +60,7 @@ impl FenceLayer {
     /// the same fence: a router that lays it around each of its routes has one rule for all.
     pub fn new(marks: impl Marks) -> Self {
         let admission = Arc::new(Admission::new(Arc::new(marks)));
-        Self { admission, drain: DEFAULT_DRAIN, unfenced_reads: false }
+        Self { admission, drain: DEFAULT_DRAIN, unfenced_reads: false, locks: None }
     }
 
     /// How long a newer request waits for older ones that are inside.
@@ -71,6 +75,20 @@ impl FenceLayer {
     pub fn unfenced_reads(mut self, allowed: bool) -> Self {
         self.unfenced_reads = allowed;
         self
+    }
+
+    /// Takes tokens of these locks only; others are answered with 403. Without it, a token of any
+    /// lock opens the service, since each lock is compared with itself alone.
+    #[must_use]
+    pub fn locks(mut self, locks: impl IntoIterator<Item = Name>) -> Self {
+        self.locks = Some(Arc::new(locks.into_iter().collect()));
+        self
+    }
+}
+
+impl FenceLayer {
+    fn knows(&self, lock: &Name) -> bool {
+        self.locks.as_ref().is_none_or(|locks| locks.contains(lock))
     }
 }
 
@@ -127,6 +145,9 @@ where
                 Ok(None) => return Ok(problem::missing().map(Either::Right)),
                 Err(why) => return Ok(problem::malformed(&why).map(Either::Right)),
             };
+            if !fence.knows(&presented.lock) {
+                return Ok(problem::other_lock(&presented).map(Either::Right));
+            }
             let pass = match fence.admission.admit(&presented, fence.drain).await {
                 Ok(pass) => Arc::new(pass),
                 Err(refusal) => {
