@@ -1,6 +1,6 @@
 //! An older transaction cannot commit after a newer one did.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::Token;
 use leasehold::fence::FenceError;
@@ -10,6 +10,8 @@ use tokio_postgres::Client;
 
 use crate::{NEW, connect_alone, postgres};
 
+/// How long anything may take on a busy machine.
+const BOUND: Duration = Duration::from_secs(60);
 const WRITE: &str = "update stock set available = available - 1";
 
 async fn guarded() -> Postgres {
@@ -41,7 +43,9 @@ async fn until_one_waits(client: &Client) {
 /// Waits until so many sessions wait for a lock.
 async fn until_waiting(client: &Client, count: i64) {
     let waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'";
+    let until = Instant::now() + BOUND;
     while client.query_one(waiting, &[]).await.unwrap().get::<_, i64>(0) < count {
+        assert!(Instant::now() < until, "not so many wait: {count}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
