@@ -232,13 +232,17 @@ pub(crate) struct Gate {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
     pub(crate) drain: Duration,
 
-    /// How long the service may take to answer
+    /// How long the service may take to answer, or to take more of a body
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = humantime::parse_duration)]
     pub(crate) upstream_timeout: Duration,
 
     /// Let GET, HEAD and OPTIONS through without a token
     #[arg(long)]
     pub(crate) unfenced_reads: bool,
+
+    /// Take tokens of this lock only; may be given again [default: of any lock]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) lock: Vec<String>,
 }
 
 /// Print the schema that a store needs, where it needs one

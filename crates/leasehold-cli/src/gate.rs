@@ -19,11 +19,13 @@ use tower::{Layer, Service};
 
 use crate::args::Gate;
 use crate::exit::{Failure, UNREACHABLE, USAGE, tell};
+use crate::plan::checked;
 use crate::signals::Signals;
 use proxy::Proxy;
 
 mod hops;
 mod proxy;
+mod upload;
 
 /// How long requests that are under way have to end after a signal.
 const GRACE: Duration = Duration::from_secs(10);
@@ -36,7 +38,11 @@ pub(crate) fn gate(args: Gate) -> Result<u8, Failure> {
     let path = args.marks.clone().map_or_else(default_marks, Ok)?;
     let marks = SqliteMarks::open(&path);
     let marks = marks.map_err(|error| Failure::new(UNREACHABLE, error.to_string()))?;
-    let fence = FenceLayer::new(marks).drain(args.drain).unfenced_reads(args.unfenced_reads);
+    let mut fence = FenceLayer::new(marks).drain(args.drain).unfenced_reads(args.unfenced_reads);
+    if !args.lock.is_empty() {
+        let locks: Result<Vec<_>, _> = args.lock.iter().map(|lock| checked(lock)).collect();
+        fence = fence.locks(locks?);
+    }
     let broken = |error: io::Error| Failure::broken("cannot start", &error);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.map_err(broken)?.block_on(async {
@@ -47,13 +53,14 @@ pub(crate) fn gate(args: Gate) -> Result<u8, Failure> {
         })?;
         let here = listener.local_addr().map_err(broken)?;
         tell(format!("the gate is at http://{here}, in front of {}", args.upstream));
-        let service = fence.layer(Proxy::new(upstream, args.upstream_timeout));
         let (ending, ended) = watch::channel(());
+        let service = fence.layer(Proxy::new(upstream, args.upstream_timeout, ended.clone()));
         tokio::select! {
             () = serve(listener, service, ended) => {}
             signal = signals.next() => tracing::info!(target: "leasehold", ?signal, "the gate closes"),
         }
-        // Connections notice, answer what they have begun, and drop their ends.
+        // Connections notice, answer what they have begun, and drop their ends; so do requests
+        // whose connection is gone.
         let _ = ending.send(());
         let _ = tokio::time::timeout(GRACE, ending.closed()).await;
         Ok(0)

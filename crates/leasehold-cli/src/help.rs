@@ -98,6 +98,7 @@ Answers of its own, as problem documents:
   412  the token is stale: a newer holder of this lock has been here
   428  there is no token
   400  the header cannot be read
+  403  it is a token of another lock than --lock allows
   502  the service cannot be reached, or broke off
   503  the marks cannot be kept, or older requests do not end; nothing was let through
   504  the service did not answer in time

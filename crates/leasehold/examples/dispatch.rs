@@ -13,8 +13,8 @@ use std::error::Error as StdError;
 
 use leasehold::backend::memory::MemoryStore;
 use leasehold::clock::Clock;
-use leasehold::fence::FenceError;
 use leasehold::fence::sqlite::{Rows, claim, update};
+use leasehold::fence::{FenceError, Moved};
 use leasehold::{Lease, LeaseState, Locks};
 use rusqlite::Connection;
 
@@ -55,7 +55,8 @@ async fn main() -> Result<(), Box<dyn StdError>> {
 fn assign(database: &Connection, lease: &Lease, driver: &str) -> Result<(), FenceError> {
     let (deliveries, token) = (Rows::new("delivery", "id"), lease.token());
     let transaction = database.unchecked_transaction()?;
-    claim(&transaction, &deliveries, &7, token, "NEW", "ASSIGNED")?;
-    update(&transaction, &deliveries, &7, token, "driver = ?3", &[&driver])?;
+    if claim(&transaction, &deliveries, &7, token, "NEW", "ASSIGNED")? == Moved::Now {
+        update(&transaction, &deliveries, &7, token, "driver = ?3", &[&driver])?;
+    }
     Ok(transaction.commit()?)
 }

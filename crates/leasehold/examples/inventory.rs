@@ -1,15 +1,17 @@
 //! Inventory that never oversells, with workers that are paused at the worst moments.
 //!
 //! Four processes sell the same item. Each reads the stock under a lock, thinks, and writes
-//! what it read less one: a lost update waiting to happen. Meanwhile they are stopped
-//! (SIGSTOP) for longer than their leases last. The fenced table sells each piece once; an
-//! unfenced copy beside it, sold by the same code without tokens, may not.
+//! what it read less one: a lost update waiting to happen. One is stopped (SIGSTOP) right after
+//! it has read, and wakes up when another has sold; then all of them are stopped at random, for
+//! longer than their leases last. The fenced table sells each piece once and turns the late
+//! ones away; an unfenced copy beside it, sold by the same code without tokens, does not.
 //!
 //! ```console
 //! $ cargo run --example inventory
 //! ```
 
 use std::error::Error as StdError;
+use std::io;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -18,7 +20,7 @@ use leasehold::fence::FenceError;
 use leasehold::fence::sqlite::FencedSqlite;
 use leasehold::{ErrorKind, Lease, Locks};
 use rusqlite::Connection;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 const WORKERS: usize = 4;
 const PIECES: i64 = 40;
@@ -26,19 +28,25 @@ const TTL: Duration = Duration::from_millis(300);
 const PAUSE: Duration = Duration::from_millis(700);
 /// The pauses are over after so long, whatever was sold.
 const STORM: Duration = Duration::from_secs(8);
+/// How long a worker or the shop keeps trying on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// As long as this file is there, the first worker stops after it has read.
+const STOPPING: &str = "stopping";
 
 const TABLES: &str = "
     create table stock (item text primary key, left integer not null);
     create table sale (worker integer, left_after integer not null);
     create table unfenced_stock (item text primary key, left integer not null);
     create table unfenced_sale (worker integer, left_after integer not null);
+    create table rejection (worker integer);
 ";
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let done = match (words.next().as_deref(), words.next()) {
-        (Some("worker"), Some(folder)) => sell(Path::new(&folder)).await,
+        (Some("worker"), Some(folder)) => sell(Path::new(&folder), false).await,
+        (Some("stopping"), Some(folder)) => sell(Path::new(&folder), true).await,
         _ => run(),
     };
     match done {
@@ -63,11 +71,13 @@ fn run() -> Result<(), Box<dyn StdError>> {
     shop.guard_table("stock", "item42")?;
     shop.guard_table("sale", "item42")?;
 
-    let mut workers = Vec::new();
-    for _ in 0..WORKERS {
-        let mut worker = Command::new(std::env::current_exe()?);
-        workers.push(Worker(worker.arg("worker").arg(folder.path()).spawn()?));
+    std::fs::write(folder.path().join(STOPPING), "")?;
+    let mut workers = vec![Worker::start("stopping", folder.path())?];
+    until_stopped(&workers[0])?;
+    for _ in 1..WORKERS {
+        workers.push(Worker::start("worker", folder.path())?);
     }
+    wake_when_another_has_sold(&workers[0], &shop, folder.path())?;
     pause_at_random(&mut workers)?;
     for worker in &mut workers {
         let status = worker.0.wait()?;
@@ -75,16 +85,60 @@ fn run() -> Result<(), Box<dyn StdError>> {
             return Err(format!("a worker failed: {status}").into());
         }
     }
-    let count = |sql: &str| shop.connection().query_row(sql, (), |row| row.get::<_, i64>(0));
+    let count = |sql: &str| count(&shop, sql);
     let (sold, left) = (count("select count(*) from sale")?, count("select left from stock")?);
     println!("fenced:   {PIECES} pieces, {sold} sold, {left} left");
     let (free_sold, free_left) =
         (count("select count(*) from unfenced_sale")?, count("select left from unfenced_stock")?);
     println!("unfenced: {PIECES} pieces, {free_sold} sold, {free_left} left");
-    match (sold, left) {
-        (PIECES, 0) => Ok(()),
+    let rejected = count("select count(*) from rejection")?;
+    println!("late writes that were turned away: {rejected}");
+    match (sold, left, rejected) {
+        (PIECES, 0, 1..) => Ok(()),
+        (PIECES, 0, _) => Err("nobody was late, so this has shown nothing".into()),
         _ => Err("the fenced stock does not add up".into()),
     }
+}
+
+fn count(shop: &FencedSqlite, sql: &str) -> rusqlite::Result<i64> {
+    shop.connection().query_row(sql, (), |row| row.get(0))
+}
+
+/// The first worker has read and stands still. Once another has sold, it goes on to write.
+fn wake_when_another_has_sold(
+    worker: &Worker,
+    shop: &FencedSqlite,
+    folder: &Path,
+) -> Result<(), Box<dyn StdError>> {
+    let sold = || count(shop, "select count(*) from sale").unwrap_or(0);
+    loop {
+        let (before, began) = (sold(), Instant::now());
+        // Not for ever: it may be stopped with the store's file locked, and nobody gets on.
+        while sold() == before && began.elapsed() < PAUSE * 10 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let late = sold() > before;
+        if late {
+            std::fs::remove_file(folder.join(STOPPING))?;
+        }
+        kill_process(Pid::from_child(&worker.0), Signal::CONT)?;
+        if late {
+            return Ok(());
+        }
+        until_stopped(worker)?;
+    }
+}
+
+fn until_stopped(worker: &Worker) -> Result<(), Box<dyn StdError>> {
+    let (pid, began) = (Pid::from_child(&worker.0), Instant::now());
+    while began.elapsed() < PATIENCE {
+        match waitpid(Some(pid), WaitOptions::UNTRACED | WaitOptions::NOHANG)? {
+            Some((_, status)) if status.stopped() => return Ok(()),
+            Some((_, status)) => return Err(format!("the first worker ended: {status:?}").into()),
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+    Err("the first worker does not get to read".into())
 }
 
 fn pause_at_random(workers: &mut [Worker]) -> Result<(), Box<dyn StdError>> {
@@ -106,34 +160,63 @@ fn pause_at_random(workers: &mut [Worker]) -> Result<(), Box<dyn StdError>> {
 
 /// A worker: sells until nothing is left. That its lease was lost, its token stale, or
 /// somebody in its way is its daily life and no failure: it begins again.
-async fn sell(folder: &Path) -> Result<(), Box<dyn StdError>> {
-    let mut shop = open(folder)?;
-    let locks = loop {
-        match leasehold::connect(format!("sqlite:{}/locks.db", folder.display())).await {
-            Ok(locks) => break locks,
-            Err(error) => passing(error.into())?,
-        }
-    };
+async fn sell(folder: &Path, stops: bool) -> Result<(), Box<dyn StdError>> {
+    let began = Instant::now();
     loop {
-        match sell_one(&mut shop, &locks).await {
-            Ok(true) => {}
-            Ok(false) => return Ok(()),
+        match sell_all(folder, stops).await {
+            Ok(()) => return Ok(()),
+            Err(error) if began.elapsed() > PATIENCE => return Err(error.into()),
             Err(error) => passing(error)?,
         }
     }
 }
 
+async fn sell_all(folder: &Path, stops: bool) -> Result<(), FenceError> {
+    let mut shop = open(folder)?;
+    let locks = leasehold::connect(format!("sqlite:{}/locks.db", folder.display())).await?;
+    let has_read = || match stops && folder.join(STOPPING).exists() {
+        true => stand_still(),
+        false => Ok(()),
+    };
+    loop {
+        match sell_one(&mut shop, &locks, has_read).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(error) => {
+                if error.stale().is_some() {
+                    let late = "insert into rejection values (?1)";
+                    shop.connection().execute(late, [std::process::id()])?;
+                }
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// What the operating system, a debugger or a hypervisor may do to any process at any time.
+fn stand_still() -> io::Result<()> {
+    Ok(kill_process(rustix::process::getpid(), Signal::STOP)?)
+}
+
 /// Sells one piece; `false` when none is left.
-async fn sell_one(shop: &mut FencedSqlite, locks: &Locks) -> Result<bool, FenceError> {
+async fn sell_one(
+    shop: &mut FencedSqlite,
+    locks: &Locks,
+    has_read: impl Fn() -> io::Result<()>,
+) -> Result<bool, FenceError> {
     let lock = locks.lock("inventory:item42").ttl(TTL).wait(Duration::from_secs(60));
     let lease = lock.acquire().await?;
-    let sold = sell_under(shop, &lease).await;
+    let sold = sell_under(shop, &lease, has_read).await;
     // The lease may be gone: then the write was refused, or was in time.
     let _ = lease.release().await;
     sold
 }
 
-async fn sell_under(shop: &mut FencedSqlite, lease: &Lease) -> Result<bool, FenceError> {
+async fn sell_under(
+    shop: &mut FencedSqlite,
+    lease: &Lease,
+    has_read: impl Fn() -> io::Result<()>,
+) -> Result<bool, FenceError> {
     let token = lease.token();
     // Before reading: an older holder that still thinks is shut out from here on.
     shop.advance("item42", token)?;
@@ -145,6 +228,7 @@ async fn sell_under(shop: &mut FencedSqlite, lease: &Lease) -> Result<bool, Fenc
     if left == 0 {
         return Ok(false);
     }
+    has_read().map_err(|error| FenceError::Invalid(format!("cannot stand still: {error}")))?;
     // Time for the customer to pay, and for us to be stopped.
     tokio::time::sleep(Duration::from_millis(fastrand::u64(1..20))).await;
     let worker = std::process::id();
@@ -185,6 +269,13 @@ fn open(folder: &Path) -> Result<FencedSqlite, FenceError> {
 
 /// A process; killed at the latest when the example ends.
 struct Worker(Child);
+
+impl Worker {
+    fn start(role: &str, folder: &Path) -> io::Result<Self> {
+        let mut worker = Command::new(std::env::current_exe()?);
+        Ok(Self(worker.arg(role).arg(folder).spawn()?))
+    }
+}
 
 impl Drop for Worker {
     fn drop(&mut self) {

@@ -25,6 +25,8 @@ fn succeeds(example: &str) -> String {
 fn inventory_never_oversells_with_paused_workers() {
     let said = succeeds("inventory");
     assert!(said.contains("fenced:   40 pieces, 40 sold, 0 left"), "{said}");
+    let late = said.rsplit(": ").next().and_then(|count| count.trim().parse().ok());
+    assert!(late.is_some_and(|late: u32| late >= 1), "nobody was turned away: {said}");
 }
 
 #[test]

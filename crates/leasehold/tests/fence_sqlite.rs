@@ -192,5 +192,71 @@ async fn an_outcome_is_remembered_and_a_late_one_is_refused() {
         outcomes.begin("other", Token::new(9)).await.unwrap(),
         Standing::Finished(b"done".to_vec())
     );
-    assert_eq!(once.outcome("other").await.unwrap().as_deref(), Some(&b"done"[..]));
+    assert_eq!(once.outcome("other").await.unwrap(), None, "it is not of this prefix");
+}
+
+#[test]
+fn guarding_replaces_the_guard_and_finds_renamed_tables() {
+    let mut stock = guarded(Connection::open_in_memory().unwrap());
+    stock.guard_table("stock", "other").unwrap();
+    stock.advance("other", NEW).unwrap();
+    let delete = "delete from stock";
+    let late = stock.transaction(OLD, |tx| Ok(tx.execute(delete, ())?)).unwrap_err();
+    assert_eq!(late.stale(), Some(STALE), "the mark of the other resource counts");
+
+    let rename = "alter table stock rename to old_stock;
+                  create table stock (item text primary key, left integer)";
+    stock.connection().execute_batch(rename).unwrap();
+    stock.guard_table("Stock", "other").unwrap();
+    for table in ["stock", "old_stock"] {
+        let delete = format!("insert into {table} values ('x', 1)");
+        assert!(stock.connection().execute(&delete, ()).is_err(), "{table}");
+        stock.unguard_table(table).unwrap();
+        stock.connection().execute(&delete, ()).unwrap();
+        let nothing = stock.unguard_table(table).unwrap_err();
+        assert!(matches!(nothing, FenceError::NotFound { .. }), "{nothing}");
+    }
+    assert!(stock.guard_table("missing", "other").is_err());
+    assert!(stock.connection().is_autocommit());
+}
+
+#[test]
+fn a_delete_that_cannot_be_committed_leaves_no_transaction_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("jobs.db");
+    let db = Connection::open(&path).unwrap();
+    sqlite::install(&db).unwrap();
+    db.execute_batch(
+        "create table jobs (id integer primary key, fence_token integer not null);
+         insert into jobs values (1, 0)",
+    )
+    .unwrap();
+    db.busy_timeout(std::time::Duration::ZERO).unwrap();
+    // Somebody reads: without a write-ahead log nobody can commit meanwhile.
+    let reader = Connection::open(&path).unwrap();
+    reader.execute_batch("begin").unwrap();
+    let count = |db: &Connection| db.query_row("select count(*) from jobs", (), |row| row.get(0));
+    assert_eq!(count(&reader), Ok(1));
+    let jobs = Rows::new("jobs", "id");
+    assert!(sqlite::delete(&db, &jobs, &1, NEW).is_err());
+    assert!(db.is_autocommit(), "no savepoint is left open");
+    reader.execute_batch("commit").unwrap();
+    assert!(sqlite::delete(&db, &jobs, &1, NEW).unwrap());
+    assert_eq!(count(&reader), Ok(0));
+}
+
+#[test]
+fn advancing_a_row_shuts_older_leases_out_before_the_first_write() {
+    let (db, jobs) = jobs();
+    db.execute("insert into jobs (id) values (1)", ()).unwrap();
+    sqlite::advance_row(&db, &jobs, &1, NEW).unwrap();
+    sqlite::advance_row(&db, &Rows::new("main.JOBS", "id"), &2, NEW).unwrap();
+    let late = [
+        sqlite::update(&db, &jobs, &1, OLD, "note = ?3", &[&"late"]).unwrap_err(),
+        sqlite::claim(&db, &jobs, &1, OLD, "NEW", "PROCESSING").unwrap_err(),
+        sqlite::put(&db, &jobs, &2, OLD, &[]).unwrap_err(),
+        sqlite::advance_row(&db, &jobs, &1, OLD).unwrap_err(),
+    ];
+    assert_eq!(late.map(|late| late.stale()), [Some(STALE); 4]);
+    sqlite::update(&db, &jobs, &1, NEW, "note = ?3", &[&"new"]).unwrap();
 }

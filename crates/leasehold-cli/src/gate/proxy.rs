@@ -17,11 +17,14 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use leasehold::fence::http::{FencedBody, Pass};
 use serde_json::json;
+use tokio::sync::watch;
 use tower::Service;
 
 use super::hops;
+use super::upload::{Turn, Upload};
 
 type Sent = FencedBody<Incoming>;
+type Passed = Upload<Sent>;
 type Answer = Response<Either<Incoming, Full<Bytes>>>;
 
 /// How long a connection to the upstream may take to be made.
@@ -32,13 +35,16 @@ const IDLE: Duration = Duration::from_secs(30);
 /// Passes requests on, over connections that are kept.
 #[derive(Clone)]
 pub(super) struct Proxy {
-    client: Client<HttpConnector, Sent>,
+    client: Client<HttpConnector, Passed>,
     upstream: Authority,
     timeout: Duration,
+    /// Held while a request is under way, also by one whose client went away: the gate waits
+    /// at its end until nobody holds one.
+    _ended: watch::Receiver<()>,
 }
 
 impl Proxy {
-    pub(super) fn new(upstream: Authority, timeout: Duration) -> Self {
+    pub(super) fn new(upstream: Authority, timeout: Duration, ended: watch::Receiver<()>) -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(CONNECT));
@@ -47,7 +53,7 @@ impl Proxy {
         // A request is sent again only if not one byte of it was sent: the connection that
         // it was given had been closed by the upstream just before.
         client.retry_canceled_requests(true);
-        Self { client: client.build(connector), upstream, timeout }
+        Self { client: client.build(connector), upstream, timeout, _ended: ended }
     }
 
     async fn pass_on(self, mut request: Request<Sent>) -> Answer {
@@ -58,12 +64,15 @@ impl Proxy {
         };
         *request.uri_mut() = uri;
         *request.version_mut() = Version::HTTP_11;
-        match tokio::time::timeout(self.timeout, self.client.request(request)).await {
-            Ok(Ok(mut response)) => {
+        let (parts, body) = request.into_parts();
+        let (body, turn) = Upload::new(body);
+        let answer = self.client.request(Request::from_parts(parts, body));
+        match within(self.timeout, turn, answer).await {
+            Some(Ok(mut response)) => {
                 hops::forward(response.headers_mut(), None);
                 response.map(Either::Left)
             }
-            Ok(Err(error)) => {
+            Some(Err(error)) => {
                 let cause = error.source().map(ToString::to_string).unwrap_or_default();
                 tracing::warn!(target: "leasehold", %error, cause, "the upstream failed");
                 let (title, why) = match error.is_connect() {
@@ -74,7 +83,7 @@ impl Proxy {
                 };
                 problem(StatusCode::BAD_GATEWAY, title, why)
             }
-            Err(_) => {
+            None => {
                 let why = "The service did not answer in time; it may have acted";
                 problem(StatusCode::GATEWAY_TIMEOUT, "upstream-timeout", why)
             }
@@ -92,22 +101,19 @@ impl Service<Request<Sent>> for Proxy {
     }
 
     fn call(&mut self, mut request: Request<Sent>) -> Self::Future {
-        let pass: Option<Arc<Pass>> = request.extensions_mut().remove();
+        // The layer holds the pass until we have answered; the client's pool must not.
+        drop(request.extensions_mut().remove::<Arc<Pass>>());
         let passing = self.clone().pass_on(request);
-        let Some(pass) = pass else { return Box::pin(async { Ok(passing.await) }) };
-        // A task of its own: when the client goes away, the service acts all the same, and a
-        // newer request must still wait for its answer.
-        let passing = tokio::spawn(async move {
-            let answer = passing.await;
-            drop(pass);
-            answer
-        });
-        Box::pin(async {
-            Ok(passing.await.unwrap_or_else(|_| {
-                let why = "The gate failed; the service may have acted";
-                problem(StatusCode::INTERNAL_SERVER_ERROR, "gate-failed", why)
-            }))
-        })
+        Box::pin(async { Ok(passing.await) })
+    }
+}
+
+/// The answer, unless the service lets us wait for so long; how long the client takes for
+/// its body does not count.
+async fn within<A>(limit: Duration, turn: Turn, answer: impl Future<Output = A>) -> Option<A> {
+    tokio::select! {
+        answer = answer => Some(answer),
+        () = turn.idle(limit) => None,
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use leasehold::Lease;
 use leasehold_testkit::servers::{Objects, Postgres, Redis};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -16,7 +17,7 @@ use crate::value;
 
 const RESOURCES: &str = "LEASEHOLD_TEST_RESOURCES";
 const LOCK: &str = "note";
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(5);
 /// How long anything may take on a busy machine.
 const BOUND: Duration = Duration::from_secs(120);
 
@@ -25,8 +26,7 @@ const BOUND: Duration = Duration::from_secs(120);
 async fn holder() {
     let Ok(text) = std::env::var(RESOURCES) else { return };
     let resources: Resources = serde_json::from_str(&text).unwrap();
-    let locks = leasehold::connect(resources.locks()).await.unwrap();
-    let lease = locks.lock(LOCK).ttl(TTL).acquire().await.unwrap();
+    let lease = acquire(&resources).await;
     let token = lease.token();
     let answers = resources.write_all(token, "old").await;
     say(&resources.folder, "first", &answers);
@@ -38,6 +38,22 @@ async fn holder() {
     let answers = resources.write_all(token, "late").await;
     say(&resources.folder, "second", &answers);
     std::mem::forget(lease);
+}
+
+/// Takes the lock, however busy the store is.
+async fn acquire(resources: &Resources) -> Lease {
+    let until = Instant::now() + BOUND;
+    loop {
+        let acquired = match leasehold::connect(resources.locks()).await {
+            Ok(locks) => locks.lock(LOCK).ttl(TTL).wait(BOUND).acquire().await,
+            Err(error) => Err(error),
+        };
+        match acquired {
+            Ok(lease) => return lease,
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
 }
 
 /// Whole at once, for whoever waits for it.
@@ -107,8 +123,7 @@ async fn a_paused_holder_is_rejected_by_every_fenced_resource_and_by_nothing_els
     assert!(first.values().all(Option::is_none), "while it held the lock: {first:?}");
 
     holder.signal(Signal::STOP);
-    let locks = leasehold::connect(resources.locks()).await.unwrap();
-    let lease = locks.lock(LOCK).wait(BOUND).acquire().await.unwrap();
+    let lease = acquire(&resources).await;
     let token = lease.token();
     let ours = resources.write_all(token, "new").await;
     assert!(ours.values().all(Option::is_none), "{ours:?}");
@@ -125,5 +140,6 @@ async fn a_paused_holder_is_rejected_by_every_fenced_resource_and_by_nothing_els
     }
     assert_eq!(value.read(String::clone), "new");
     assert_eq!(service.bodies(), ["old", "new"]);
-    lease.release().await.unwrap();
+    // Ours to the end, or lost to the machine's load: the resources have said what counts.
+    let _ = lease.release().await;
 }

@@ -112,7 +112,7 @@ impl Resources {
     async fn write_postgres(&self, token: Token, text: &str) -> Result<(), FenceError> {
         let mut client = self.client().await;
         let transaction = client.transaction().await?;
-        postgres::present(&transaction, token).await?;
+        postgres::present(&transaction, "note", token).await?;
         transaction.execute(&format!("{UPDATE} $1"), &[&text]).await?;
         Ok(transaction.commit().await?)
     }

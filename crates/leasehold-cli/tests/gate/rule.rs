@@ -1,7 +1,9 @@
 //! An older request is never let through after a newer one was.
 
+use std::net::TcpStream;
 use std::process::Stdio;
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -63,7 +65,7 @@ fn marks_survive_the_death_of_the_gate() {
 #[test]
 fn a_newer_request_waits_until_the_older_one_is_answered() {
     let (folder, service) = (TempDir::new().unwrap(), Service::start());
-    let gate = Gate::start(&folder, service.address, &[]);
+    let gate = Gate::start(&folder, service.address, &["--drain", "10m"]);
     let mut older = begin(gate.address, "PUT /slow", &[TOKEN_5], 5);
     older.send("older");
     service.arrived.recv().unwrap();
@@ -113,6 +115,49 @@ fn an_older_request_that_stops_in_its_body_is_cut_off() {
     let late = older.answer();
     assert_eq!(late.status, 412, "{late:?}");
     assert_eq!(service.bodies(), ["newer"]);
+}
+
+#[test]
+fn tokens_of_other_locks_are_refused_where_the_locks_are_named() {
+    let (folder, service) = (TempDir::new().unwrap(), Service::start());
+    let gate = Gate::start(&folder, service.address, &["--lock", "stock", "--lock", "orders"]);
+    assert_eq!(put(gate.address, 5, "stock").status, 200);
+    let with = |header| send(gate.address, "PUT /", &[header], "x").status;
+    assert_eq!(with("Fencing-Token: orders;1"), 200);
+    assert_eq!(with("Fencing-Token: mine;99"), 403);
+    assert_eq!(with("Fencing-Token: stock;5, stock;5"), 400, "joined headers");
+    assert_eq!(service.bodies(), ["stock", "x"]);
+}
+
+#[test]
+fn a_slow_upload_does_not_count_as_the_services_time() {
+    let (folder, service) = (TempDir::new().unwrap(), Service::start());
+    let gate = Gate::start(&folder, service.address, &["--upstream-timeout", "2s"]);
+    let mut slow = begin(gate.address, "PUT /", &[TOKEN_5], 10);
+    slow.send("first");
+    thread::sleep(Duration::from_secs(4));
+    slow.send(" last");
+    let answer = slow.answer();
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(service.bodies(), ["first last"]);
+}
+
+#[test]
+fn the_gate_ends_after_a_request_whose_client_went_away() {
+    let (folder, service) = (TempDir::new().unwrap(), Service::start());
+    let mut gate = Gate::start(&folder, service.address, &[]);
+    let mut orphan = begin(gate.address, "PUT /slow", &[TOKEN_5], 5);
+    orphan.send("older");
+    service.arrived.recv().unwrap();
+    drop(orphan);
+    kill_process(Pid::from_raw(gate.id()).unwrap(), Signal::TERM).unwrap();
+    while TcpStream::connect(gate.address).is_ok() {}
+    // It does not listen any more. If it did not wait, it would be gone in no time.
+    thread::sleep(Duration::from_secs(1));
+    assert!(gate.is_running(), "the service has not answered yet");
+    service.go_on.send(()).unwrap();
+    assert_eq!(gate.end(), Some(0));
+    assert_eq!(service.bodies(), ["older"]);
 }
 
 #[test]

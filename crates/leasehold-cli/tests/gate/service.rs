@@ -118,6 +118,10 @@ impl Gate {
         self.child.id() as i32
     }
 
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("ours").is_none()
+    }
+
     pub(crate) fn end(&mut self) -> Option<i32> {
         self.child.wait().expect("ours").code()
     }

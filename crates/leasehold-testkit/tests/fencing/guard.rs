@@ -95,6 +95,8 @@ async fn the_documented_ways_around_are_the_only_ones() {
         "delete from leasehold_fence.mark",
         "select leasehold_fence.forget('0 seconds')",
         "select leasehold_fence.unguard_table('stock')",
+        "select leasehold_fence.advance('public.stock', 9223372036854775807)",
+        "select leasehold_fence.raise_mark('public.stock', 9223372036854775807)",
         "alter table stock disable trigger all",
         "set session_replication_role = replica",
     ] {
@@ -118,6 +120,10 @@ async fn partitions_cannot_be_written_past_the_guard() {
              create table plain (item text); create table child () inherits (plain)",
         )
         .unwrap();
+    for (below, above) in [("stock_1", "stock"), ("child", "plain")] {
+        let refused = guard_table(&*client, below, None).await.unwrap_err().to_string();
+        assert!(refused.contains("is a partition or inherits"), "{above}: {refused}");
+    }
     guard_table(&*client, "stock", Some("days")).await.unwrap();
     guard_table(&*client, "plain", None).await.unwrap();
     server.psql("create table stock_2 partition of stock for values from (10) to (20)").unwrap();
@@ -159,14 +165,18 @@ async fn the_helpers_and_the_printed_migration_say_what_happened() {
 
     advance(&client, "it's", NEW).await.unwrap();
     let transaction = client.transaction().await.unwrap();
-    present(&transaction, OLD).await.unwrap();
+    let late = present(&transaction, "it's", OLD).await.unwrap_err();
+    assert_eq!(late.stale(), Some(STALE));
+    drop(transaction);
+    let transaction = client.transaction().await.unwrap();
+    transaction.batch_execute("select set_config('leasehold.token', '33', true)").await.unwrap();
     let late: FenceError = transaction.execute(write, &[]).await.unwrap_err().into();
     assert_eq!(late.stale(), Some(STALE));
     drop(transaction);
     let missing: FenceError = client.execute(write, &[]).await.unwrap_err().into();
     assert!(matches!(&missing, FenceError::NoToken { resource, .. } if resource == "it's"));
     let transaction = client.transaction().await.unwrap();
-    present(&transaction, NEW).await.unwrap();
+    present(&transaction, "it's", NEW).await.unwrap();
     transaction.execute(write, &[]).await.unwrap();
     transaction.commit().await.unwrap();
     let error = advance(&client, "it's", Token::new(1)).await.unwrap_err();

@@ -104,6 +104,22 @@ async fn many_writers_of_one_lease_lose_no_version_silently() {
     assert!(object.put(OLD, "late").await.unwrap_err().stale().is_some());
 }
 
+/// Whether the object lives and what is in it must come from the same look at it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn advancing_deletes_nothing_that_is_put_meanwhile() {
+    let server = Objects::start().unwrap();
+    for round in 0..40 {
+        let object = FencedObject::new(s3(&server, no_retries()), format!("round {round}"));
+        let putting = tokio::spawn({
+            let object = object.clone();
+            async move { object.put(NEW, "kept").await }
+        });
+        object.advance(NEW).await.unwrap();
+        putting.await.unwrap().unwrap();
+        assert_eq!(object.get().await.unwrap().unwrap(), "kept", "round {round}");
+    }
+}
+
 #[tokio::test]
 async fn what_has_no_conditional_put_and_what_is_foreign_is_refused() {
     let folder = tempfile::tempdir().unwrap();

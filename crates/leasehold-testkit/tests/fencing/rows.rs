@@ -1,7 +1,9 @@
 //! Conditional writes of rows in PostgreSQL, transitions, outcomes.
 
 use leasehold::Token;
-use leasehold::fence::postgres::{PostgresOutcomes, Rows, claim, delete, finish, put, update};
+use leasehold::fence::postgres::{
+    PostgresOutcomes, Rows, advance_row, claim, delete, finish, put, update,
+};
 use leasehold::fence::{FenceError, Moved, Once, Outcomes, Standing};
 
 use crate::{NEW, OLD, STALE, postgres};
@@ -37,6 +39,50 @@ async fn rows_take_conditional_writes_and_keep_tombstones() {
     assert_eq!(late.stale(), Some(STALE), "and stays away");
     assert_eq!(server.psql("select count(*) from jobs").unwrap(), "0");
     note(NEW, "anew").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_row_has_one_mark_however_table_and_key_are_spelled() {
+    let (server, db) = postgres().await;
+    server
+        .psql("create table slots (at numeric primary key, fence_token bigint not null)")
+        .unwrap();
+    let db = &*db;
+    for (table, at) in [("slots", "1"), ("public.slots", "1.00")] {
+        let mark = format!("select leasehold_fence.mark_of('{table}', {at}::numeric)");
+        assert_eq!(server.psql(&mark).unwrap(), "public.slots/1");
+    }
+    server
+        .psql("create table days (at timestamptz primary key, fence_token bigint not null)")
+        .unwrap();
+    let at = std::time::SystemTime::UNIX_EPOCH;
+    put(db, &Rows::new("days", "at"), &at, NEW, &[]).await.unwrap();
+    assert!(delete(db, &Rows::new("days", "at"), &at, NEW).await.unwrap());
+    db.batch_execute("set timezone = 'Asia/Tokyo'").await.unwrap();
+    let late = put(db, &Rows::new("public.days", "at"), &at, OLD, &[]).await.unwrap_err();
+    assert_eq!(late.stale(), Some(STALE));
+}
+
+#[tokio::test]
+async fn advancing_a_row_shuts_older_leases_out_before_the_first_write() {
+    let (server, db) = postgres().await;
+    server
+        .psql(
+            "create table jobs (id int primary key, state text, fence_token bigint not null default 0);
+             insert into jobs values (1, 'NEW')",
+        )
+        .unwrap();
+    let (db, jobs) = (&*db, &Rows::new("jobs", "id"));
+    advance_row(db, jobs, &1i32, NEW).await.unwrap();
+    advance_row(db, jobs, &2i32, NEW).await.unwrap();
+    let late = [
+        update(db, jobs, &1i32, OLD, "state = $3", &[&"LATE"]).await.unwrap_err(),
+        claim(db, jobs, &1i32, OLD, "NEW", "PROCESSING").await.unwrap_err(),
+        put(db, jobs, &2i32, OLD, &[]).await.unwrap_err(),
+        advance_row(db, jobs, &1i32, OLD).await.unwrap_err(),
+    ];
+    assert_eq!(late.map(|late| late.stale()), [Some(STALE); 4]);
+    assert_eq!(claim(db, jobs, &1i32, NEW, "NEW", "PROCESSING").await.unwrap(), Moved::Now);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ impl FencedFile {
     pub fn write(&self, token: Token, content: &[u8]) -> Result<(), FenceError> {
         self.under(token, || {
             let temporary = self.beside(".new");
-            let mut file = File::create(&temporary)?;
+            let mut file = self.create(&temporary)?;
             file.write_all(content)?;
             file.sync_all()?;
             fs::rename(&temporary, &self.path)?;
@@ -159,6 +159,26 @@ impl FencedFile {
         path.into()
     }
 
+    /// A new file with the mode of the one that it is to replace.
+    fn create(&self, path: &Path) -> io::Result<File> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        match fs::metadata(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => options.open(path),
+            Err(error) => Err(error),
+            Ok(before) => {
+                // Closed to others until its mode is right.
+                let file = options.mode(0o600).open(path)?;
+                file.set_permissions(before.permissions())?;
+                Ok(file)
+            }
+        }
+    }
+
     fn sync_directory(&self) -> io::Result<()> {
         let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         File::open(parent.unwrap_or_else(|| Path::new(".")))?.sync_all()
@@ -212,6 +232,18 @@ mod tests {
         file.write(Token::new(6), b"six").unwrap();
         assert_eq!(fs::read(file.path()).unwrap(), b"six");
         assert_eq!(file.seen().unwrap(), Some(Token::new(6)));
+    }
+
+    #[test]
+    fn a_file_keeps_its_mode() {
+        use std::os::unix::fs::PermissionsExt;
+        let (_folder, file) = fenced();
+        file.write(Token::new(5), b"five").unwrap();
+        for mode in [0o600, 0o640, 0o755] {
+            fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
+            file.write(Token::new(5), b"again").unwrap();
+            assert_eq!(fs::metadata(file.path()).unwrap().permissions().mode() & 0o777, mode);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! | 412 | the token is stale: a newer lease of this lock has been here |
 //! | 428 | there is no token |
 //! | 400 | the header cannot be read |
+//! | 403 | it is a token of a lock that is not on the [list](FenceLayer::locks) |
 //! | 503 | the marks cannot be kept, or older requests do not end: nothing was let through |
 //!
 //! # The rule

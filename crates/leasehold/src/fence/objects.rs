@@ -119,7 +119,7 @@ impl FencedObject {
     /// Dropped, it may or may not be written.
     pub async fn put(&self, token: Token, content: impl Into<Bytes>) -> Result<(), FenceError> {
         let content = content.into();
-        self.write(token, true, |_| content.clone()).await
+        self.write(token, |_| (true, content.clone())).await
     }
 
     /// Deletes the object: a line remains, so that a late writer cannot bring it back.
@@ -132,7 +132,7 @@ impl FencedObject {
     ///
     /// Dropped, it may or may not be deleted.
     pub async fn delete(&self, token: Token) -> Result<(), FenceError> {
-        self.write(token, false, |_| Bytes::new()).await
+        self.write(token, |_| (false, Bytes::new())).await
     }
 
     /// Shuts out every older lease from now on. Writes the content again, as it is.
@@ -145,23 +145,23 @@ impl FencedObject {
     ///
     /// Dropped, the mark may or may not be raised.
     pub async fn advance(&self, token: Token) -> Result<(), FenceError> {
-        let found = self.read().await?;
-        let live = found.is_some_and(|found| found.envelope.live);
-        self.write(token, live, |found| found.map_or_else(Bytes::new, |f| f.content.clone())).await
+        let as_it_is = |found: &Found| (found.envelope.live, found.content.clone());
+        self.write(token, |found| found.map_or_else(|| (false, Bytes::new()), as_it_is)).await
     }
 
+    /// Puts what `change` makes of the object as it is: whether it lives, and its content. Asked
+    /// again whenever another write came between.
     async fn write(
         &self,
         token: Token,
-        live: bool,
-        content: impl Fn(Option<&Found>) -> Bytes,
+        change: impl Fn(Option<&Found>) -> (bool, Bytes),
     ) -> Result<(), FenceError> {
         // Nobody else's: by it a write recognises itself.
-        let envelope = Envelope { token, nonce: Owner::random().to_string(), live };
+        let nonce = Owner::random().to_string();
         for _ in 0..ATTEMPTS {
             let found = self.read().await?;
             if let Some(found) = &found {
-                if found.envelope.nonce == envelope.nonce {
+                if found.envelope.nonce == nonce {
                     return Ok(());
                 }
                 if found.envelope.token > token {
@@ -169,7 +169,8 @@ impl FencedObject {
                     return Err(rejected(KIND, self.path.as_ref(), stale).into());
                 }
             }
-            let payload = envelope.seal(&content(found.as_ref()));
+            let (live, content) = change(found.as_ref());
+            let payload = Envelope { token, nonce: nonce.clone(), live }.seal(&content);
             let mode = found.map_or(PutMode::Create, |found| PutMode::Update(found.version));
             match self.store.put_opts(&self.path, payload.into(), PutOptions::from(mode)).await {
                 Ok(_) => return Ok(()),
@@ -187,7 +188,7 @@ impl FencedObject {
                 Err(error) => {
                     // Done or not? If it cannot be read, nobody knows.
                     let found = self.read().await.ok().flatten();
-                    return match found.is_some_and(|f| f.envelope.nonce == envelope.nonce) {
+                    return match found.is_some_and(|f| f.envelope.nonce == nonce) {
                         true => Ok(()),
                         false => Err(self.failed(Outcome::Unknown, error)),
                     };

@@ -81,8 +81,9 @@ pub struct Once<O> {
 }
 
 impl<O: Outcomes> Once<O> {
-    /// Closures whose locks are named `prefix:key`. Keep one prefix and one table of outcomes
-    /// together: tokens of other locks mean nothing in it.
+    /// Closures whose locks are named `prefix:key`. Several prefixes may share one table of
+    /// outcomes: what is kept there is named by prefix and key. Locks of another store may
+    /// not: their tokens mean nothing in it.
     pub fn new(locks: Locks, prefix: impl Into<String>, outcomes: O) -> Self {
         let (ttl, wait) = (crate::terms::DEFAULT_TTL, Duration::from_secs(60));
         Self { locks, prefix: prefix.into(), outcomes, ttl, wait }
@@ -108,10 +109,15 @@ impl<O: Outcomes> Once<O> {
     ///
     /// When the outcomes cannot be read.
     pub async fn outcome(&self, key: &str) -> Result<Option<Vec<u8>>, FenceError> {
-        Ok(match self.outcomes.standing(key).await? {
+        Ok(match self.outcomes.standing(&self.stored(key)).await? {
             Standing::Finished(outcome) => Some(outcome),
             Standing::New | Standing::Running(_) => None,
         })
+    }
+
+    /// The name of an outcome. With the prefix's length: `a:b` and `c` are not `a` and `b:c`.
+    fn stored(&self, key: &str) -> String {
+        format!("{}:{}:{key}", self.prefix.len(), self.prefix)
     }
 
     /// Runs `work` unless the key was done before; either way the outcome on record.
@@ -133,15 +139,16 @@ impl<O: Outcomes> Once<O> {
         if let Some(outcome) = self.outcome(key).await? {
             return Ok(Done { outcome, replayed: true });
         }
+        let stored = self.stored(key);
         let lock = self.locks.lock(format!("{}:{key}", self.prefix)).ttl(self.ttl).wait(self.wait);
         let done = lock.run(async |lease| {
             let token = lease.checkpoint().await?;
-            if let Standing::Finished(outcome) = self.outcomes.begin(key, token).await? {
+            if let Standing::Finished(outcome) = self.outcomes.begin(&stored, token).await? {
                 return Ok(Done { outcome, replayed: true });
             }
             let outcome = work(token).await.map_err(Stopped::Work)?;
             let token = lease.checkpoint().await?;
-            self.outcomes.finish(key, token, &outcome).await?;
+            self.outcomes.finish(&stored, token, &outcome).await?;
             Ok(Done { outcome, replayed: false })
         });
         match done.await {
@@ -173,5 +180,28 @@ impl<E> From<crate::Error> for Stopped<E> {
 impl<O> fmt::Debug for Once<O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Once").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "sqlite"))]
+mod tests {
+    use super::*;
+    use crate::fence::sqlite::SqliteOutcomes;
+
+    #[tokio::test]
+    async fn the_same_key_under_another_prefix_is_another_outcome() {
+        let folder = tempfile::tempdir().unwrap();
+        let outcomes = SqliteOutcomes::open(folder.path().join("outcomes.db")).unwrap();
+        let locks = crate::connect("memory:").await.unwrap();
+        for (prefix, key) in
+            [("charge", "order"), ("refund", "order"), ("a", "b:c"), ("a:b", "c"), ("1:a", "b:c")]
+        {
+            let once = Once::new(locks.clone(), prefix, outcomes.clone());
+            let work = async |_| Ok::<_, FenceError>(format!("{prefix} {key}").into_bytes());
+            assert_eq!(once.outcome(key).await.unwrap(), None, "{prefix} {key}");
+            let done = once.run(key, work).await.unwrap();
+            assert_eq!(done.outcome, format!("{prefix} {key}").into_bytes());
+            assert!(!done.replayed && once.run(key, work).await.unwrap().replayed);
+        }
     }
 }

@@ -4,9 +4,10 @@
 //!
 //! * [`install`] (or [`INSTALL`], to print) creates the schema `leasehold_fence`.
 //! * [`guard_table`] guards a whole table: column, CHECK, triggers. A transaction that writes
-//!   to it first [`present`]s its token; [`advance`] raises a mark before the first read.
-//! * [`guard_rows`] does the same with a fence for each row, by its primary key.
-//! * [`Rows`] with [`update`], [`put`], [`delete`]: conditional writes of single rows, without
+//!   to it first [`present`]s its token, which also raises the mark; [`advance`] does only that.
+//! * [`guard_rows`] does the same with a fence for each row, by its primary key:
+//!   [`present_row`].
+//! * [`Rows`] with [`update`], [`put`], [`delete`], [`advance_row`]: conditional writes of single rows, without
 //!   triggers.
 //! * [`claim`] and [`finish`]: state transitions.
 //! * [`PostgresOutcomes`]: what [`Once`](super::Once) remembers.
@@ -28,7 +29,7 @@ use crate::token::Token;
 
 pub use super::rows::Rows;
 pub use outcomes::PostgresOutcomes;
-pub use row::{delete, put, update};
+pub use row::{advance_row, delete, put, update};
 pub use transition::{claim, finish};
 
 mod outcomes;
@@ -103,12 +104,46 @@ pub async fn unguard_table(
     Ok(())
 }
 
-/// Presents a token to the guards, until the transaction ends.
+/// Presents a token to the guards, until the transaction ends, and raises the resource's mark: it
+/// waits here for transactions of other leases. What the transaction reads and writes
+/// *after* this sees what they did. (A write that waits at the mark itself has looked at the
+/// table before.)
+///
+/// The resource is what [`guard_table`] said. For a table with a fence for each row it is
+/// [`present_row`].
 ///
 /// # Errors
 ///
-/// [`FenceError::Failed`] with what the database says.
-pub async fn present(transaction: &Transaction<'_>, token: Token) -> Result<(), FenceError> {
+/// [`FenceError::Stale`] when a newer lease has been here.
+pub async fn present(
+    transaction: &Transaction<'_>,
+    resource: &str,
+    token: Token,
+) -> Result<(), FenceError> {
+    show(transaction, token).await?;
+    advance(transaction, resource, token).await
+}
+
+/// Presents a token to the guards of a table with a fence for each row, until the transaction
+/// ends, and raises the mark of one row. `key` is the primary key as a JSON object,
+/// `{"hall": 1, "seat": 7}`; the resource is what [`guard_rows`] said.
+///
+/// # Errors
+///
+/// [`FenceError::Stale`] when a newer lease has been here.
+pub async fn present_row(
+    transaction: &Transaction<'_>,
+    resource: &str,
+    key: &str,
+    token: Token,
+) -> Result<(), FenceError> {
+    show(transaction, token).await?;
+    let sql = "select leasehold_fence.advance_row($1, $2::text::jsonb, $3)";
+    transaction.execute(sql, &[&resource, &key, &signed(token)?]).await?;
+    Ok(())
+}
+
+async fn show(transaction: &Transaction<'_>, token: Token) -> Result<(), FenceError> {
     let sql = "select set_config('leasehold.token', $1, true)";
     transaction.execute(sql, &[&signed(token)?.to_string()]).await?;
     Ok(())
@@ -138,7 +173,8 @@ impl From<tokio_postgres::Error> for FenceError {
         };
         let detail = answer.detail().unwrap_or_default();
         let (tokens, resource) = detail.split_once("resource=").unwrap_or((detail, "a table"));
-        match answer.code().code() {
+        let code = answer.code().code();
+        match code {
             "LH001" => match tokens_of(tokens) {
                 Some(stale) => rejected(KIND, resource, stale).into(),
                 None => Self::failed(KIND, Outcome::NotApplied, error),
@@ -146,16 +182,23 @@ impl From<tokio_postgres::Error> for FenceError {
             "LH002" => Self::NoToken { resource: resource.to_owned(), hint: HINT },
             _ => {
                 let message = format!("{}: {}", answer.severity(), answer.message());
-                // One that ends the session may strike in the middle of a commit.
-                let outcome = match answer.parsed_severity() {
-                    Some(Severity::Fatal | Severity::Panic) => Outcome::Unknown,
-                    _ => Outcome::NotApplied,
+                let ends =
+                    matches!(answer.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
+                let outcome = match ends || leaves_open(code) {
+                    true => Outcome::Unknown,
+                    false => Outcome::NotApplied,
                 };
                 let resource = KIND.to_owned();
                 Self::Failed { resource, outcome, message, source: Some(error.into()) }
             }
         }
     }
+}
+
+/// SQLSTATEs that may strike in the middle of a commit: the connection, the end of the session,
+/// `statement_completion_unknown`.
+fn leaves_open(code: &str) -> bool {
+    code.starts_with("08") || code.starts_with("57P0") || code == "40003"
 }
 
 const HINT: &str = "take the lock, then present its token in the transaction of the write";

@@ -47,13 +47,20 @@ impl Rows {
         &self.table
     }
 
+    /// The table as SQLite's marks name it, which takes `STOCK` and `main.stock` for `stock`.
+    fn plain(&self) -> String {
+        let name = self.table.to_lowercase();
+        name.strip_prefix("main.").map_or(name.clone(), str::to_owned)
+    }
+
     /// Puts the names, quoted, into a statement.
     pub(super) fn fill(&self, sql: &str) -> String {
         sql.replace("{table}", &quoted_path(&self.table))
             .replace("{key}", &quoted(&self.key))
             .replace("{token}", &quoted(&self.token))
             .replace("{state}", &quoted(&self.state))
-            .replace("{resource}", &literal(&format!("{}/", self.table)))
+            .replace("{target}", &literal(&quoted_path(&self.table)))
+            .replace("{resource}", &literal(&format!("{}/", self.plain())))
     }
 
     /// An insert-if-newer of these columns; their values are the parameters from 3 on, which

@@ -2,8 +2,8 @@
 //!
 //! * [`FencedSqlite`]: a connection that presents a token. With [`FencedSqlite::guard_table`]
 //!   a whole table takes no write without one, from any program.
-//! * [`Rows`] with [`update`], [`put`], [`delete`]: conditional writes of single rows, on any
-//!   connection.
+//! * [`Rows`] with [`update`], [`put`], [`delete`], [`advance_row`]: conditional writes of single
+//!   rows, on any connection.
 //! * [`claim`] and [`finish`]: state transitions.
 //! * [`SqliteOutcomes`]: what [`Once`](super::Once) remembers.
 //!
@@ -18,7 +18,7 @@ use crate::error::Outcome;
 pub use super::rows::Rows;
 pub use connection::FencedSqlite;
 pub use outcomes::SqliteOutcomes;
-pub use row::{delete, put, update};
+pub use row::{advance_row, delete, put, update};
 pub use transition::{claim, finish};
 
 mod connection;
@@ -47,6 +47,29 @@ impl From<rusqlite::Error> for FenceError {
         };
         Self::failed(KIND, outcome, error)
     }
+}
+
+/// All of it or nothing, inside a transaction or outside of one.
+fn whole<T>(
+    connection: &Connection,
+    work: impl FnOnce() -> Result<T, FenceError>,
+) -> Result<T, FenceError> {
+    let alone = connection.is_autocommit();
+    connection.execute_batch("savepoint leasehold")?;
+    let done = work().and_then(|done| {
+        connection.execute_batch("release leasehold")?;
+        Ok(done)
+    });
+    // Also where the release was refused (a reader keeps the file busy): left open, the
+    // savepoint would be a transaction that nobody knows of. Where it is the whole transaction,
+    // its release would be refused once more.
+    if done.is_err() && !connection.is_autocommit() {
+        connection.execute_batch(match alone {
+            true => "rollback",
+            false => "rollback to leasehold; release leasehold",
+        })?;
+    }
+    done
 }
 
 /// SQLite numbers its parameters with a question mark.

@@ -39,28 +39,32 @@ pub enum Refusal {
 /// Lets requests through, or not.
 pub(super) struct Admission {
     marks: Arc<dyn Marks>,
-    drain: Duration,
     hasher: RandomState,
     shards: [Mutex<HashMap<Name, Arc<Lock>>>; SHARDS],
 }
 
 impl Admission {
-    pub(super) fn new(marks: Arc<dyn Marks>, drain: Duration) -> Self {
-        Self { marks, drain, hasher: RandomState::new(), shards: Default::default() }
+    pub(super) fn new(marks: Arc<dyn Marks>) -> Self {
+        Self { marks, hasher: RandomState::new(), shards: Default::default() }
     }
 
-    /// Lets a request in; until the pass is dropped it is inside.
+    /// Lets a request in; until the pass is dropped it is inside. Waits for older ones at
+    /// most for `drain`.
     ///
     /// # Cancel safety
     ///
     /// Dropped, nobody is inside; the mark may have been raised.
-    pub(super) async fn admit(&self, presented: &Presented) -> Result<Pass, Refusal> {
+    pub(super) async fn admit(
+        &self,
+        presented: &Presented,
+        drain: Duration,
+    ) -> Result<Pass, Refusal> {
         let lock = self.lock(&presented.lock);
         let token = presented.token;
         if let Some(decided) = lock.enter(token) {
             return decided;
         }
-        let deadline = tokio::time::Instant::now() + self.drain;
+        let deadline = tokio::time::Instant::now() + drain;
         if lock.is_news(token) {
             // Durable before anybody with this token goes on.
             let highest = self.marks.raise(&presented.lock, token).await?;
@@ -209,22 +213,24 @@ mod tests {
         Presented { lock: Name::new("jobs").unwrap(), token: Token::new(token) }
     }
 
-    fn admission(drain: Duration) -> Admission {
-        Admission::new(Arc::new(MemoryMarks::default()), drain)
+    const DRAIN: Duration = Duration::from_secs(10);
+
+    fn admission() -> Admission {
+        Admission::new(Arc::new(MemoryMarks::default()))
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_newer_request_waits_for_older_ones_and_shuts_them_out_at_once() {
-        let admission = admission(Duration::from_secs(10));
+        let admission = admission();
         let (first, second) = (
-            admission.admit(&presented(5)).await.unwrap(),
-            admission.admit(&presented(5)).await.unwrap(),
+            admission.admit(&presented(5), DRAIN).await.unwrap(),
+            admission.admit(&presented(5), DRAIN).await.unwrap(),
         );
         let newer = presented(6);
-        let mut waiting = std::pin::pin!(admission.admit(&newer));
+        let mut waiting = std::pin::pin!(admission.admit(&newer, DRAIN));
         assert!(futures_poll(waiting.as_mut()).await.is_none(), "it waits");
         assert!(first.superseded().is_cancelled());
-        let late = admission.admit(&presented(5)).await.unwrap_err();
+        let late = admission.admit(&presented(5), DRAIN).await.unwrap_err();
         assert!(matches!(late, Refusal::Stale(_)), "{late}");
         drop(first);
         assert!(futures_poll(waiting.as_mut()).await.is_none(), "one is still inside");
@@ -234,26 +240,26 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn older_ones_that_never_end_keep_the_newer_one_out() {
-        let admission = admission(Duration::from_secs(10));
-        let stuck = admission.admit(&presented(5)).await.unwrap();
-        let refused = admission.admit(&presented(6)).await.unwrap_err();
+        let admission = admission();
+        let stuck = admission.admit(&presented(5), DRAIN).await.unwrap();
+        let refused = admission.admit(&presented(6), DRAIN).await.unwrap_err();
         assert!(matches!(refused, Refusal::Busy), "{refused}");
-        assert!(matches!(admission.admit(&presented(5)).await, Err(Refusal::Stale(_))));
+        assert!(matches!(admission.admit(&presented(5), DRAIN).await, Err(Refusal::Stale(_))));
         drop(stuck);
-        assert_eq!(admission.admit(&presented(6)).await.unwrap().token(), Token::new(6));
+        assert_eq!(admission.admit(&presented(6), DRAIN).await.unwrap().token(), Token::new(6));
     }
 
     #[tokio::test]
     async fn forgetting_idle_locks_keeps_those_that_are_in_use() {
-        let admission = admission(Duration::from_secs(10));
-        let kept = admission.admit(&presented(5)).await.unwrap();
+        let admission = admission();
+        let kept = admission.admit(&presented(5), DRAIN).await.unwrap();
         for number in 0..SHARDS * MOST * 2 {
             let lock = Name::new(format!("lock {number}")).unwrap();
-            admission.admit(&Presented { lock, token: Token::new(1) }).await.unwrap();
+            admission.admit(&Presented { lock, token: Token::new(1) }, DRAIN).await.unwrap();
         }
         let known: usize = admission.shards.iter().map(|shard| shard.lock().len()).sum();
         assert!(known <= SHARDS * MOST, "{known}");
-        assert!(matches!(admission.admit(&presented(4)).await, Err(Refusal::Stale(_))));
+        assert!(matches!(admission.admit(&presented(4), DRAIN).await, Err(Refusal::Stale(_))));
         assert_eq!(Arc::strong_count(&kept.lock), 2, "the same one");
     }
 

@@ -33,12 +33,26 @@ impl Presented {
         // From the end: a lock's name may contain a semicolon, a token cannot.
         let (lock, token) = text.rsplit_once(';').ok_or("write it as <lock>;<token>")?;
         let (lock, token) = (lock.trim(), token.trim());
+        if is_joined(lock) {
+            return Err("there is more than one token in it, joined by a comma".to_owned());
+        }
         let lock = Name::new(lock).map_err(|error| error.to_string())?;
         let digits = token.bytes().all(|byte| byte.is_ascii_digit());
         let number = token.parse().ok().filter(|_| digits);
         let token = number.ok_or_else(|| format!("{token:?} is no token: a whole number"))?;
         Ok(Some(Self { lock, token: Token::new(token) }))
     }
+}
+
+/// Whether a token and a comma are in it, `stock;1, stock`: two headers that a proxy joined.
+fn is_joined(lock: &str) -> bool {
+    let ends_in_token = |part: &str| {
+        part.rsplit_once(';').is_some_and(|(_, token)| {
+            let token = token.trim();
+            !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_digit())
+        })
+    };
+    lock.match_indices(',').any(|(at, _)| ends_in_token(&lock[..at]))
 }
 
 #[cfg(test)]
@@ -60,6 +74,7 @@ mod tests {
             ("jobs:1;42", "jobs:1", 42),
             (" a b ; 7 ", "a b", 7),
             ("semi;colon;7", "semi;colon", 7),
+            ("com,ma;x,1;7", "com,ma;x,1", 7),
             ("x;18446744073709551615", "x", u64::MAX),
         ] {
             let presented = read(&[text]).unwrap().unwrap();
@@ -75,5 +90,8 @@ mod tests {
             assert!(read(&[text]).is_err(), "{text:?}");
         }
         assert!(read(&["x;1", "x;2"]).is_err());
+        for joined in ["x;1, x;1", "x;1,x;2", "x; 1 , y;2", "x;1, y;2, z;3"] {
+            assert!(read(&[joined]).is_err(), "{joined:?}");
+        }
     }
 }

@@ -32,6 +32,18 @@ pub(super) fn malformed(why: &str) -> Response<Full<Bytes>> {
     )
 }
 
+pub(super) fn other_lock(presented: &Presented) -> Response<Full<Bytes>> {
+    document(
+        StatusCode::FORBIDDEN,
+        json!({
+            "type": "urn:leasehold:other-lock",
+            "title": "This service takes no tokens of this lock",
+            "detail": "Send the token of the lock that protects it.",
+            "lock": presented.lock.as_str(),
+        }),
+    )
+}
+
 pub(super) fn refused(presented: &Presented, refusal: &Refusal) -> Response<Full<Bytes>> {
     match refusal {
         Refusal::Stale(stale) => stale_token(presented, stale),

@@ -4,6 +4,7 @@ insert into {table} as present ({key}, {token}{columns})
 select given.* from (
     select {key}, {token}{columns} from {table} where false
     union all select $1, $2{values}) as given
-where leasehold_fence.advance({resource} || given.{key}::text, given.{token}) is not null
+where leasehold_fence.raise_mark(
+    leasehold_fence.mark_of({target}::regclass, given.{key}), given.{token}) is not null
 on conflict ({key}) do update set {token} = excluded.{token}{changes}
 where present.{token} <= excluded.{token}

@@ -112,6 +112,30 @@ pub async fn delete(
     }
 }
 
+/// Raises the token of a row without changing anything else: every older lease is shut out of it
+/// from now on, also if there is no such row. Before the new holder reads. Needs
+/// [`install`](super::install).
+///
+/// # Errors
+///
+/// [`FenceError::Stale`] when a newer lease has been here.
+///
+/// # Cancel safety
+///
+/// Dropped, the row may or may not be advanced.
+pub async fn advance_row(
+    client: &(impl GenericClient + Sync),
+    rows: &Rows,
+    key: Value<'_>,
+    token: Token,
+) -> Result<(), FenceError> {
+    let number = signed(token)?;
+    client.query(&rows.fill(include_str!("tombstone.sql")), &[key, &number]).await?;
+    client.execute(&rows.fill(include_str!("../rows/advance.sql")), &[key, &number]).await?;
+    let seen = look(client, rows, key).await?;
+    seen.and_then(|seen| rows.refused(KIND, token, seen)).map_or(Ok(()), Err)
+}
+
 async fn look(
     client: &(impl GenericClient + Sync),
     rows: &Rows,

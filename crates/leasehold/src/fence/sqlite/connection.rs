@@ -75,34 +75,68 @@ impl FencedSqlite {
 
     /// From now on `table` takes no insert, update or delete without a token that is at least
     /// the highest that `resource` has seen. Tables that share a resource share its mark:
-    /// for invariants across them. Guarding again changes nothing.
+    /// for invariants across them. Guarding again replaces the guard, also by one of another
+    /// resource.
     ///
     /// # Errors
     ///
     /// [`FenceError::Failed`] when there is no such table.
     pub fn guard_table(&self, table: &str, resource: &str) -> Result<(), FenceError> {
-        let mut sql = String::from("savepoint guard;\n");
-        sql += &format!(
-            "insert into leasehold_fence (resource, token) values ({}, 0) on conflict do nothing;\n",
-            literal(resource)
-        );
-        sql += &migration(table, resource);
-        sql += "release guard;";
-        let guarded = self.connection.execute_batch(&sql);
-        if guarded.is_err() {
-            self.connection.execute_batch("rollback to guard; release guard")?;
+        super::whole(&self.connection, || self.replace_guard(table, resource))
+    }
+
+    fn replace_guard(&self, table: &str, resource: &str) -> Result<(), FenceError> {
+        let mark = "insert into leasehold_fence (resource, token) values (?1, 0) \
+                    on conflict do nothing";
+        self.connection.execute(mark, [resource])?;
+        self.drop_guard(table)?;
+        for event in EVENTS {
+            let guard = include_str!("guard.sql")
+                .replace("{trigger}", &quoted(&self.free_name(event, table)?))
+                .replace("{event}", event)
+                .replace("{table}", &quoted(table))
+                .replace("{resource}", &literal(resource))
+                .replace("{missing}", &literal(&format!("{MISSING}{resource}")))
+                .replace("{stale}", &literal(&format!("{STALE}{resource}")));
+            self.connection.execute_batch(&guard)?;
         }
-        Ok(guarded?)
+        Ok(())
+    }
+
+    /// A trigger's name. The obvious one may belong to a table that was renamed.
+    fn free_name(&self, event: &str, table: &str) -> Result<String, FenceError> {
+        let taken = "select exists (select 1 from sqlite_schema where name = ?1 collate nocase)";
+        let mut name = format!("leasehold_fence_{event}_{table}");
+        while self.connection.query_row(taken, [&name], |row| row.get(0))? {
+            name.push('_');
+        }
+        Ok(name)
+    }
+
+    /// Drops the triggers that are on the table, whatever it was called when they were made.
+    fn drop_guard(&self, table: &str) -> Result<usize, FenceError> {
+        let ours = "select name from sqlite_schema where type = 'trigger' \
+                    and tbl_name = ?1 collate nocase and name like 'leasehold\\_fence\\_%' escape '\\'";
+        let mut ours = self.connection.prepare(ours)?;
+        let names = ours.query_map([table], |row| row.get(0))?;
+        let names = names.collect::<Result<Vec<String>, _>>()?;
+        for name in &names {
+            self.connection.execute_batch(&format!("drop trigger {}", quoted(name)))?;
+        }
+        Ok(names.len())
     }
 
     /// Takes the guard off a table: the escape for operators. Its mark stays.
     ///
     /// # Errors
     ///
-    /// [`FenceError::Failed`] when the database cannot be written.
+    /// [`FenceError::NotFound`] when the table has no guard, [`FenceError::Failed`] when the
+    /// database cannot be written.
     pub fn unguard_table(&self, table: &str) -> Result<(), FenceError> {
-        let drop = |event| format!("drop trigger if exists {};", trigger(event, table));
-        Ok(self.connection.execute_batch(&EVENTS.map(drop).concat())?)
+        match self.drop_guard(table)? {
+            0 => Err(FenceError::NotFound { resource: format!("a guard of the table {table:?}") }),
+            _ => Ok(()),
+        }
     }
 
     /// Runs `work` in one transaction, under this token, and commits it.
@@ -196,23 +230,6 @@ impl Drop for Presenting<'_> {
 }
 
 const EVENTS: [&str; 3] = ["insert", "update", "delete"];
-
-fn trigger(event: &str, table: &str) -> String {
-    quoted(&format!("leasehold_fence_{event}_{table}"))
-}
-
-fn migration(table: &str, resource: &str) -> String {
-    let one = |event| {
-        include_str!("guard.sql")
-            .replace("{trigger}", &trigger(event, table))
-            .replace("{event}", event)
-            .replace("{table}", &quoted(table))
-            .replace("{resource}", &literal(resource))
-            .replace("{missing}", &literal(&format!("{MISSING}{resource}")))
-            .replace("{stale}", &literal(&format!("{STALE}{resource}")))
-    };
-    EVENTS.map(one).concat()
-}
 
 impl fmt::Debug for FencedSqlite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

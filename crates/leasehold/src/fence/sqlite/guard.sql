@@ -1,7 +1,7 @@
 -- One of the guard's triggers; one each for INSERT, UPDATE and DELETE.
 -- leasehold_token() is a function that the writing connection must have: a program without
 -- it cannot even prepare a write. A mark that is missing lets nobody in.
-create trigger if not exists {trigger} before {event} on {table}
+create trigger {trigger} before {event} on {table}
 begin
     select case
         when typeof(leasehold_token()) <> 'integer' or leasehold_token() < 0

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, OptionalExtension, ToSql};
 
-use super::{KIND, numbered};
+use super::{KIND, numbered, whole};
 use crate::fence::error::{FenceError, signed};
 use crate::fence::rows::{ATTEMPTS, Rows};
 use crate::token::Token;
@@ -100,7 +100,7 @@ pub fn delete(
     token: Token,
 ) -> Result<bool, FenceError> {
     let number = signed(token)?;
-    let both = || -> Result<bool, FenceError> {
+    whole(connection, || {
         let sql = |template| rows.fill(&numbered(template));
         let parameters: [&dyn ToSql; 2] = [key, &number];
         // The mark first: this takes the database's write lock, so that nothing comes
@@ -111,17 +111,30 @@ pub fn delete(
             Some(refused) => Err(refused),
             None => Ok(marked > 0 && deleted > 0),
         }
-    };
-    connection.execute_batch("savepoint leasehold_delete")?;
-    let done = both();
-    let end = match done {
-        Ok(_) => "release leasehold_delete",
-        Err(_) => "rollback to leasehold_delete; release leasehold_delete",
-    };
-    let ended = connection.execute_batch(end);
-    let done = done?;
-    ended?;
-    Ok(done)
+    })
+}
+
+/// Raises the token of a row without changing anything else: every older lease is shut out of it
+/// from now on, also if there is no such row. Before the new holder reads. Needs
+/// [`install`](super::install).
+///
+/// # Errors
+///
+/// [`FenceError::Stale`] when a newer lease has been here.
+pub fn advance_row(
+    connection: &Connection,
+    rows: &Rows,
+    key: &dyn ToSql,
+    token: Token,
+) -> Result<(), FenceError> {
+    let number = signed(token)?;
+    whole(connection, || {
+        let sql = |template| rows.fill(&numbered(template));
+        let parameters: [&dyn ToSql; 2] = [key, &number];
+        connection.execute(&sql(include_str!("tombstone.sql")), parameters)?;
+        connection.execute(&sql(include_str!("../rows/advance.sql")), parameters)?;
+        refused(connection, rows, key, token)?.map_or(Ok(()), Err)
+    })
 }
 
 fn refused(

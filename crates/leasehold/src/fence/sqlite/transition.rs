@@ -26,7 +26,8 @@ pub fn claim(
 }
 
 /// Moves a row out of a state that *the same lease* claimed (`PROCESSING` → `DONE`).
-/// Inside a transaction with what belongs to it, that is done exactly once.
+/// What belongs to it is done in the same transaction, if this is [`Moved::Now`], and so
+/// exactly once.
 ///
 /// # Errors
 ///
