@@ -209,3 +209,18 @@ fn tokens_of(detail: &str) -> Option<StaleToken> {
     let token = |text: &str| text.parse().ok().map(Token::new);
     Some(StaleToken { given: token(given)?, seen: token(seen)? })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_strike_in_a_commit_leaves_it_open() {
+        for code in ["08006", "08007", "57P01", "57P02", "57P03", "40003"] {
+            assert!(leaves_open(code), "{code}");
+        }
+        for code in ["40001", "40P01", "23505", "57014", "55P03", "LH001"] {
+            assert!(!leaves_open(code), "{code}");
+        }
+    }
+}
