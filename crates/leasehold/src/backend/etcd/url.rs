@@ -151,12 +151,12 @@ mod tests {
 
     #[test]
     fn passwords_are_not_printed() {
-        let address = parse("//me:secret@a");
+        let address = parse("//jane:secret@a");
         assert!(!format!("{address:?}").contains("secret"));
-        for wrong in ["//:secret@a", "//me:secret@a:b:c", "//me:secret@a?secret2=1"] {
+        for wrong in ["//:secret@a", "//jane:secret@a:b:c", "//jane:secret@a?secret2=1"] {
             let error = Address::parse(false, wrong).unwrap_err();
             assert!(!format!("{error:?}").contains("secret@"), "{error:?}");
-            assert!(!format!("{error} {error:?}").contains("me:"), "{error:?}");
+            assert!(!format!("{error} {error:?}").contains("jane:"), "{error:?}");
         }
     }
 
