@@ -44,8 +44,8 @@ fn the_command_dies_within_100_ms_of_a_supervisor_that_is_killed() {
         await_gone(&pid);
         killed.elapsed() < Duration::from_millis(100)
     };
-    // The machine may be busy now and then, not always.
-    assert!((0..10).any(dies_in_time));
+    // The machine may be busy once, not always.
+    assert!((0..3).any(dies_in_time));
 }
 
 /// A command whose own child ignores signals and stays in the group.
