@@ -50,7 +50,13 @@ impl Plan {
         Self {
             workers,
             clients: if waiters { 1_000 } else { 1 },
-            locks: if waiters { 1 } else { 4 },
+            locks: match fault {
+                Fault::Waiters => 1,
+                // Nobody sleeps between reading and writing here, so that the control has
+                // nothing to show: more locks are held at the moment of a strike instead.
+                Fault::Kill | Fault::Disk => 8,
+                _ => 4,
+            },
             // A thousand in line must not lapse while this one process is busy with them.
             ttl: if waiters { ttl.max(Duration::from_secs(30)) } else { ttl },
             gap: if waiters { Duration::ZERO } else { Duration::from_millis(2) },
