@@ -287,3 +287,53 @@ async fn the_lease_that_is_over_first_is_renewed_first() {
     let lease = locks.inspect(&name).await.unwrap().lease.unwrap();
     assert_eq!(lease.remaining, Some(short.ttl()), "others were before it");
 }
+
+/// A store that takes one request at a time and is silent was found out by each renewal on
+/// its own, one time-out after the other: the last in line were not in doubt until their
+/// own deadline.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_store_is_doubt_for_those_behind_the_first_as_well() {
+    const LEASES: usize = 12;
+    let world = world();
+    let client = world.client().await;
+    client.link.limit(1, 1);
+    let locks = leasehold::Locks::on(client.store.clone()).clock(world.clock()).await.unwrap();
+    let mut leases = Vec::new();
+    for _ in 0..LEASES {
+        let lock = locks.lock(world.name()).ttl(Duration::from_secs(6));
+        leases.push(lock.acquire().await.unwrap());
+    }
+    client.link.cut();
+    world.advance(Duration::from_secs(2)).await;
+    eventually("all are in doubt", async || {
+        leases.iter().all(|lease| lease.state() == LeaseState::Doubtful)
+    })
+    .await;
+    let sent = client.link.sent(Operation::Renew);
+    assert!(sent < LEASES, "each of them had to ask by itself: {sent} requests");
+    client.link.heal();
+}
+
+/// The keeper looks at its leases in portions; a hint may be about any of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hint_finds_its_lease_among_thousands() {
+    let world = world();
+    let client = world.client().await;
+    let mut leases = Vec::new();
+    for _ in 0..3_000 {
+        leases.push(client.lock(&world.name()).acquire().await.unwrap());
+    }
+    // The clock stands still: no renewal is due. A hint may be missed, while nobody listens.
+    let mut found = false;
+    for lease in leases.iter().rev().take(50) {
+        client.locks.force_release(lease.name(), "a test").await.unwrap();
+        let lost = tokio::time::timeout(Duration::from_millis(500), lease.lost()).await;
+        if let Ok(loss) = lost {
+            assert!(matches!(loss.reason, LossReason::Forced(_)), "{loss}");
+            found = true;
+            break;
+        }
+    }
+    assert!(found, "none of the last was told");
+    assert_eq!(leases[0].state(), LeaseState::Held);
+}

@@ -1,7 +1,7 @@
 //! The name of a lock: what every store can keep, checked once, here.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::{Arc, LazyLock};
@@ -24,6 +24,9 @@ static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// A map from names, by the hash that each of them brings along.
 pub(crate) type NameMap<V> = HashMap<Name, V, BuildHasherDefault<Brought>>;
+
+/// A set of names, by the same.
+pub(crate) type NameSet = HashSet<Name, BuildHasherDefault<Brought>>;
 
 /// The hash that a name brings along.
 #[derive(Debug, Default)]

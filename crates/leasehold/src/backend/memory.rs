@@ -24,6 +24,7 @@ use state::{Place, State};
 mod hints;
 mod registry;
 mod state;
+mod table;
 
 /// How often a waiter shows that it still waits.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -69,10 +70,17 @@ impl MemoryStore {
         self: Arc<Self>,
         work: impl FnOnce(&mut State, &Self) -> T + Send + 'static,
     ) -> Reply<T> {
-        Box::pin(async move {
-            let mut state = self.state.lock();
-            Ok(work(&mut state, &self))
-        })
+        Box::pin(async move { Ok(self.step(|state| work(state, &self))) })
+    }
+
+    /// Takes a step under the mutex, and rings for those it concerns after that.
+    fn step<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock();
+        let done = work(&mut state);
+        let bells = state.take_bells();
+        drop(state);
+        bells.iter().for_each(|bell| bell.notify_one());
+        done
     }
 }
 
@@ -97,7 +105,7 @@ impl Backend for MemoryStore {
         Box::pin(async move {
             loop {
                 let now = self.clock.now();
-                let place = self.state.lock().look(&claim, now, &self.clock);
+                let place = self.step(|state| state.look(&claim, now, &self.clock));
                 let (bell, free_at) = match place {
                     Place::Granted(grant) => return Ok(Turn::Granted(grant)),
                     Place::Gone => return Ok(Turn::TryAgain),
@@ -147,11 +155,13 @@ impl Backend for MemoryStore {
     }
 
     fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>> {
-        self.answer(move |state, store| {
-            let (owner, token) =
-                state.force_release(&name, forced, store.clock.now(), &store.clock)?;
-            store.hints.announce(Hint::Lease(owner));
-            Some(token)
+        Box::pin(async move {
+            let now = self.clock.now();
+            let ended = self.step(|state| state.force_release(&name, forced, now, &self.clock));
+            Ok(ended.map(|(owner, token)| {
+                self.hints.announce(Hint::Lease(owner));
+                token
+            }))
         })
     }
 
@@ -167,5 +177,47 @@ impl Backend for MemoryStore {
 
     fn hint(self: Arc<Self>) -> Reply<Hint> {
         Box::pin(async move { Ok(self.hints.next().await) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::task::{Context, Poll, Wake, Waker};
+
+    use super::*;
+    use crate::holder::Holder;
+
+    struct Looks(Arc<MemoryStore>, AtomicBool);
+
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {
+            self.1.store(self.0.state.try_lock().is_some(), Ordering::SeqCst);
+        }
+    }
+
+    #[tokio::test]
+    async fn bells_are_rung_outside_the_mutex() {
+        let store = MemoryStore::new(Clock::boot());
+        let claim = || {
+            let (name, holder) = (Name::new("x").unwrap(), Arc::new(Holder::new("host", 1, "me")));
+            Claim { queue: true, ..Claim::new(name, Duration::from_secs(30), holder) }
+        };
+        let (first, second) = (claim(), claim());
+        let granted = store.clone().acquire(vec![first.clone()]).await.unwrap();
+        let [Verdict::Granted(grant)] = granted[..] else { panic!("{granted:?}") };
+        let queued = store.clone().acquire(vec![second.clone()]).await.unwrap();
+        assert!(matches!(queued[..], [Verdict::Queued(_)]), "{queued:?}");
+
+        let looks = Arc::new(Looks(store.clone(), AtomicBool::new(false)));
+        let waker = Waker::from(looks.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut waiting = pin!(store.clone().wait(second));
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        store.clone().release(vec![first.hold(grant.token)]).await.unwrap();
+        assert!(looks.1.load(Ordering::SeqCst), "rung under the mutex");
+        let turn = waiting.as_mut().poll(&mut context);
+        assert!(matches!(turn, Poll::Ready(Ok(Turn::Granted(_)))), "{turn:?}");
     }
 }

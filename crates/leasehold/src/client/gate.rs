@@ -1,12 +1,18 @@
 //! The way of renewals to the store: as many at a time as it takes, and of those that
 //! wait the one first whose leases are over first.
+//!
+//! Waiting for other renewals of ours is no sign of an unreachable store. That those get no
+//! answer is, for whoever has heard nothing for as long as its own question may take.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::clock::Moment;
+use crate::error::{Error, Result};
 
 #[derive(Debug)]
 pub(super) struct Gate(Mutex<Line>);
@@ -15,8 +21,18 @@ pub(super) struct Gate(Mutex<Line>);
 struct Line {
     /// How many may still go; none while somebody waits.
     free: usize,
-    waiting: BTreeMap<Turn, oneshot::Sender<()>>,
+    waiting: BTreeMap<Turn, Waiting>,
     arrivals: u64,
+    /// When the store last answered.
+    heard: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    /// How long its question may take.
+    limit: Duration,
+    called: oneshot::Sender<Result<()>>,
 }
 
 /// Among those that are over at the same time, the order of arrival.
@@ -32,21 +48,27 @@ pub(super) struct Passage<'a> {
 
 impl Gate {
     pub(super) fn new(width: usize) -> Self {
-        Self(Mutex::new(Line { free: width, waiting: BTreeMap::new(), arrivals: 0 }))
+        let waiting = BTreeMap::new();
+        Self(Mutex::new(Line { free: width, waiting, arrivals: 0, heard: None }))
     }
 
-    /// Waits for a passage, for leases of which the first is over then. Dropping the
-    /// future leaves the line.
-    pub(super) async fn enter(&self, first_deadline: Moment) -> Passage<'_> {
-        let place = self.join(first_deadline);
+    /// Waits for a passage, for leases of which the first is over then, and a question that
+    /// may take this long. The error of another if the store is silent. Dropping the future
+    /// leaves the line.
+    pub(super) async fn enter(
+        &self,
+        first_deadline: Moment,
+        limit: Duration,
+    ) -> Result<Passage<'_>> {
+        let place = self.join(first_deadline, limit);
         let waited = place.is_some();
         if let Some(place) = place {
-            place.reached().await;
+            place.reached().await?;
         }
-        Passage { gate: self, waited }
+        Ok(Passage { gate: self, waited })
     }
 
-    fn join(&self, first_deadline: Moment) -> Option<Place<'_>> {
+    fn join(&self, first_deadline: Moment, limit: Duration) -> Option<Place<'_>> {
         let mut line = self.0.lock();
         if line.free > 0 {
             line.free -= 1;
@@ -54,26 +76,50 @@ impl Gate {
         }
         line.arrivals += 1;
         let turn = (first_deadline, line.arrivals);
-        let (sender, reached) = oneshot::channel();
-        line.waiting.insert(turn, sender);
+        let (called, reached) = oneshot::channel();
+        line.waiting.insert(turn, Waiting { since: Instant::now(), limit, called });
         Some(Place { gate: self, turn, reached })
+    }
+
+    /// The store answered, whatever it said.
+    pub(super) fn heard(&self) {
+        self.0.lock().heard = Some(Instant::now());
+    }
+
+    /// The store did not answer. So it does not answer those either who have heard nothing
+    /// for as long as they would wait for their own answer.
+    pub(super) fn silent(&self, error: &Error) {
+        let now = Instant::now();
+        let mut line = self.0.lock();
+        let heard = line.heard;
+        let silent = |waiting: &Waiting| {
+            let since = heard.map_or(waiting.since, |heard| heard.max(waiting.since));
+            now.saturating_duration_since(since) >= waiting.limit
+        };
+        let all = std::mem::take(&mut line.waiting).into_iter();
+        let (turned_away, still_waiting) = all.partition(|(_, waiting)| silent(waiting));
+        line.waiting = still_waiting;
+        drop(line);
+        for Waiting { called, .. } in BTreeMap::into_values(turned_away) {
+            let _ = called.send(Err(error.clone()));
+        }
     }
 
     fn hand_on(&self) {
         // Outside of the lock: a waker may look at the line again.
         while let Some(next) = self.next() {
-            if next.send(()).is_ok() {
+            if next.send(Ok(())).is_ok() {
                 return;
             }
         }
     }
 
     /// Who goes next; if nobody waits, the passage is free.
-    fn next(&self) -> Option<oneshot::Sender<()>> {
+    fn next(&self) -> Option<oneshot::Sender<Result<()>>> {
         let mut line = self.0.lock();
         let next = line.waiting.pop_first();
         line.free += usize::from(next.is_none());
-        next.map(|(_, next)| next)
+        next.map(|(_, next)| next.called)
     }
 }
 
@@ -87,13 +133,13 @@ impl Drop for Passage<'_> {
 struct Place<'a> {
     gate: &'a Gate,
     turn: Turn,
-    reached: oneshot::Receiver<()>,
+    reached: oneshot::Receiver<Result<()>>,
 }
 
 impl Place<'_> {
-    async fn reached(mut self) {
+    async fn reached(mut self) -> Result<()> {
         // Once received, the drop below finds the channel empty and hands nothing on.
-        let _ = (&mut self.reached).await;
+        (&mut self.reached).await.unwrap_or(Ok(()))
     }
 }
 
@@ -101,8 +147,11 @@ impl Drop for Place<'_> {
     /// A turn that came just as the task gave up goes to the next one.
     fn drop(&mut self) {
         self.reached.close();
-        if self.reached.try_recv().is_ok() {
-            self.gate.hand_on();
+        if let Ok(called) = self.reached.try_recv() {
+            // Who is turned away has nothing to hand on.
+            if called.is_ok() {
+                self.gate.hand_on();
+            }
         } else {
             self.gate.0.lock().waiting.remove(&self.turn);
         }
@@ -116,6 +165,8 @@ mod tests {
 
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(60);
+
     fn poll<F: Future>(future: Pin<&mut F>) -> Option<F::Output> {
         match future.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(output) => Some(output),
@@ -127,16 +178,16 @@ mod tests {
     fn lets_the_first_deadline_pass_first() {
         let gate = Gate::new(1);
         let at = Moment::from_nanos;
-        let open = poll(pin!(gate.enter(at(9)))).unwrap();
+        let open = poll(pin!(gate.enter(at(9), LONG))).unwrap().unwrap();
         assert!(!open.waited);
-        let (mut late, mut soon) = (pin!(gate.enter(at(7))), pin!(gate.enter(at(3))));
+        let (mut late, mut soon) = (pin!(gate.enter(at(7), LONG)), pin!(gate.enter(at(3), LONG)));
         assert!(poll(late.as_mut()).is_none() && poll(soon.as_mut()).is_none());
         drop(open);
         assert!(poll(late.as_mut()).is_none());
-        let passage = poll(soon).unwrap();
+        let passage = poll(soon).unwrap().unwrap();
         assert!(passage.waited);
         drop(passage);
-        drop(poll(late).unwrap());
+        drop(poll(late).unwrap().unwrap());
         assert_eq!(gate.0.lock().free, 1);
     }
 
@@ -144,17 +195,38 @@ mod tests {
     fn a_turn_given_to_a_task_that_gives_up_is_handed_on() {
         let gate = Gate::new(1);
         let at = Moment::from_nanos;
-        let open = poll(pin!(gate.enter(at(9)))).unwrap();
-        let mut quitter = Box::pin(gate.enter(at(1)));
-        let mut leaver = Box::pin(gate.enter(at(2)));
-        let mut last = pin!(gate.enter(at(3)));
+        let open = poll(pin!(gate.enter(at(9), LONG))).unwrap().unwrap();
+        let mut quitter = Box::pin(gate.enter(at(1), LONG));
+        let mut leaver = Box::pin(gate.enter(at(2), LONG));
+        let mut last = pin!(gate.enter(at(3), LONG));
         assert!(poll(quitter.as_mut()).is_none() && poll(leaver.as_mut()).is_none());
         assert!(poll(last.as_mut()).is_none());
         drop(leaver);
         assert_eq!(gate.0.lock().waiting.len(), 2, "nobody waits in the leaver's place");
         drop(open);
         drop(quitter);
-        drop(poll(last).unwrap());
+        drop(poll(last).unwrap().unwrap());
+        assert_eq!(gate.0.lock().free, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_heard_nothing_for_as_long_as_its_own_limit_is_turned_away() {
+        let (gate, at) = (Gate::new(1), Moment::from_nanos);
+        let short = LONG / 4;
+        let open = gate.enter(at(1), short).await.unwrap();
+        let (mut one, mut two) = (pin!(gate.enter(at(2), short)), pin!(gate.enter(at(3), LONG)));
+        assert!(poll(one.as_mut()).is_none() && poll(two.as_mut()).is_none());
+        tokio::time::advance(short / 2).await;
+        gate.heard();
+        tokio::time::advance(short / 2).await;
+        gate.silent(&Error::no_answer(short));
+        assert!(poll(one.as_mut()).is_none(), "something was heard meanwhile");
+        tokio::time::advance(short / 2).await;
+        gate.silent(&Error::no_answer(short));
+        assert!(poll(one.as_mut()).unwrap().is_err());
+        assert!(poll(two.as_mut()).is_none(), "it would wait longer");
+        drop(open);
+        drop(poll(two).unwrap().unwrap());
         assert_eq!(gate.0.lock().free, 1);
     }
 }

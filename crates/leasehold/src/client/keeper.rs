@@ -12,13 +12,18 @@ use tokio::task::{self, JoinHandle};
 use super::gate::Gate;
 use super::schedule::{Flight, Place, Schedule};
 use super::{Context, is_about_one_of_them};
-use crate::backend::{Hint, Hold, Proof, Renewal};
+use crate::backend::{Hold, Proof, Renewal};
 use crate::clock::{Alarm, Moment};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::failpoint::Point;
 use crate::lease::{Next, Question, Tenure};
 use crate::loss::LossReason;
 use crate::observe::StallWatch;
+
+use abort::AbortOnDrop;
+
+mod abort;
+mod hints;
 
 /// The finest grain at which renewals are brought together.
 const FINEST: Duration = Duration::from_millis(1);
@@ -295,8 +300,10 @@ impl Shared {
 
     /// Asks the store about those of these leases that are not over when it is their turn.
     async fn ask(&self, due: &mut Vec<Due>) -> Result<Vec<Renewal>> {
-        // Waiting for other renewals of ours is no sign of an unreachable store.
-        let passage = self.gate.enter(first_deadline(due)).await;
+        let limit =
+            |due: &[Due]| due.iter().map(|due| due.question.limit).min().unwrap_or_default();
+        let passage = self.gate.enter(first_deadline(due), limit(due)).await;
+        let passage = passage.map_err(|error| error.during(Operation::Renew, None))?;
         if passage.waited {
             let now = self.context.clock.now();
             due.retain(|due| self.lasts(&due.tenure, now));
@@ -305,7 +312,7 @@ impl Shared {
             }
         }
         let holds: Vec<Hold> = due.iter().map(|due| due.tenure.hold()).collect();
-        let limit = due.iter().map(|due| due.question.limit).min().unwrap_or_default();
+        let limit = limit(due);
         // In a task of its own: a store that panics is doubt, not the end of renewal
         // (python-redis-lock).
         let backend = self.context.backend.clone();
@@ -316,7 +323,12 @@ impl Shared {
             task.await.unwrap_or_else(|error| Err(panicked(error).outcome_unknown()))
         };
         let only = if let [due] = due.as_slice() { Some(due.tenure.name()) } else { None };
-        match self.context.ask_within(limit, asking).await {
+        let answer = self.context.ask_within(limit, asking).await;
+        match &answer {
+            Err(error) if !is_about_one_of_them(error) => self.gate.silent(error),
+            _ => self.gate.heard(),
+        }
+        match answer {
             Ok(verdicts) if verdicts.len() == due.len() => Ok(verdicts),
             Ok(_) => Err(Error::new(ErrorKind::Internal, "the store lost a renewal's verdict")),
             Err(error) => Err(error.during(Operation::Renew, only)),
@@ -364,35 +376,6 @@ impl Shared {
         drop(schedule);
         self.wake_by(earliest);
     }
-
-    /// Renews at once what the store hints at.
-    async fn follow_hints(self: Arc<Self>) {
-        loop {
-            // In a task of its own: a store that panics does not end the following.
-            let hinting = self.context.runtime.spawn(self.context.backend.clone().hint());
-            let Ok(Ok(hint)) = AbortOnDrop(hinting).await else {
-                self.context.clock.sleep(COARSEST).await;
-                continue;
-            };
-            let now = self.context.clock.now();
-            let suspects: Vec<Due> = {
-                let schedule = self.schedule.lock();
-                let suspect = |tenure: &Tenure| match hint {
-                    Hint::Lease(owner) => tenure.owner() == owner && self.lasts(tenure, now),
-                    Hint::All => self.lasts(tenure, now),
-                };
-                let suspects = schedule.places().filter(|(_, entry)| suspect(&entry.tenure));
-                let asked = |(place, entry): (Place, &super::schedule::Entry)| {
-                    self.question(place, entry.tenure.clone(), Why::Kept, now)
-                };
-                suspects.map(asked).collect()
-            };
-            for due in self.batches(suspects) {
-                let shared = self.clone();
-                self.context.runtime.spawn(async move { shared.renew(due, None).await });
-            }
-        }
-    }
 }
 
 /// When the first of these leases is over.
@@ -409,26 +392,6 @@ struct Renewing {
 impl Renewing {
     fn at(renew_at: Moment, deadline: Moment) -> Self {
         Self { renew_at, look_at: renew_at.min(deadline) }
-    }
-}
-
-/// A task that ends with whoever waits for it.
-struct AbortOnDrop<T>(JoinHandle<T>);
-
-impl<T> Future for AbortOnDrop<T> {
-    type Output = Result<T, tokio::task::JoinError>;
-
-    fn poll(
-        mut self: std::pin::Pin<&mut Self>,
-        cx: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Self::Output> {
-        std::pin::Pin::new(&mut self.0).poll(cx)
-    }
-}
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

@@ -9,7 +9,7 @@
 //! So where there is company (other tasks were here just now), a request lets the others
 //! come along first.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -25,6 +25,7 @@ use super::{Context, is_about_one_of_them};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::Point;
+use crate::name::NameSet;
 
 /// How often a request lets others come along before it leaves.
 const MOST_YIELDS: usize = 4;
@@ -241,8 +242,9 @@ impl<R: Request> Shared<R> {
     fn next_batch(&self) -> Vec<Item<R>> {
         let mut queue = self.queue.lock();
         let limit = self.context.backend.limits().batch.max(1);
-        let mut batch = Vec::new();
-        let mut names = HashSet::new();
+        let most = queue.waiting.len().min(limit);
+        let mut batch = Vec::with_capacity(most);
+        let mut names = NameSet::with_capacity_and_hasher(most, Default::default());
         let mut later = VecDeque::new();
         while batch.len() < limit
             && let Some(item) = queue.waiting.pop_front()
@@ -257,8 +259,9 @@ impl<R: Request> Shared<R> {
                 batch.push(item);
             }
         }
-        later.append(&mut queue.waiting);
-        queue.waiting = later;
+        while let Some(item) = later.pop_back() {
+            queue.waiting.push_front(item);
+        }
         queue.company.last_batch = batch.len();
         batch
     }

@@ -179,6 +179,17 @@ impl Schedule {
         self.entries.iter().map(|(key, entry)| (Place(key as u32), entry))
     }
 
+    /// At most so many of all places from the `from`-th on; `None` if there are none so far.
+    pub(super) fn portion(
+        &self,
+        from: usize,
+        most: usize,
+    ) -> Option<impl Iterator<Item = (Place, &Entry)>> {
+        let keys = from..self.entries.capacity().min(from + most);
+        let place = |key| Some((Place(key as u32), self.entries.get(key)?));
+        (!keys.is_empty()).then(|| keys.filter_map(place))
+    }
+
     fn take_out(&mut self, place: Place) {
         let entry = self.entries.get_mut(place.0 as usize);
         let Some((millis, nth)) = entry.and_then(|entry| entry.waits_in.take()) else { return };

@@ -51,9 +51,16 @@ pub(crate) struct Tenure {
     /// How often it may be proved again before doubt is loss.
     proofs: u32,
     life: Mutex<Life>,
+    /// Made for the first who waits: most leases are never watched.
+    watch: OnceLock<Box<Watch>>,
+}
+
+/// How those who wait learn of a change.
+#[derive(Debug, Default)]
+struct Watch {
     changed: Notify,
-    /// Made when first asked for: most leases are never watched this way.
-    cancellation: OnceLock<CancellationToken>,
+    /// Cancelled when the lease ends.
+    cancellation: CancellationToken,
 }
 
 #[derive(Debug)]
@@ -121,8 +128,7 @@ impl Tenure {
                 OnDoubt::Prove { attempts } => attempts,
             },
             life: Mutex::new(Life { phase: Phase::Held, deadline, attempts_left: 0, decided: 0 }),
-            changed: Notify::new(),
-            cancellation: OnceLock::new(),
+            watch: OnceLock::new(),
         }
     }
 
@@ -183,8 +189,13 @@ impl Tenure {
         context: &Context,
         wanted: impl Fn(LeaseState) -> Option<T>,
     ) -> T {
+        // Most who ask need not wait.
+        if let Some(found) = wanted(self.state(context)) {
+            return found;
+        }
+        let watch = self.watch();
         loop {
-            let mut changed = std::pin::pin!(self.changed.notified());
+            let mut changed = std::pin::pin!(watch.changed.notified());
             // Listen first, then look: no change falls in between.
             changed.as_mut().enable();
             if let Some(found) = wanted(self.state(context)) {
@@ -196,7 +207,7 @@ impl Tenure {
 
     /// A token that is cancelled when the lease ends, lost or released.
     pub(crate) fn cancellation(&self, context: &Context) -> CancellationToken {
-        let token = self.cancellation.get_or_init(CancellationToken::new).clone();
+        let token = self.watch().cancellation.clone();
         if matches!(self.state(context), LeaseState::Lost(_) | LeaseState::Released) {
             token.cancel();
         }
@@ -289,7 +300,7 @@ impl Tenure {
             context.announce(self.subject(), now, EventKind::Renewed);
         }
         if proved_again {
-            self.changed.notify_waiters();
+            self.tell_watchers();
         }
         deadline
     }
@@ -307,7 +318,7 @@ impl Tenure {
         drop(life);
         self.tell(context, loss);
         if doubtful {
-            self.changed.notify_waiters();
+            self.tell_watchers();
         }
     }
 
@@ -352,7 +363,7 @@ impl Tenure {
             return None;
         }
         if first {
-            self.changed.notify_waiters();
+            self.tell_watchers();
         }
         // Spread over what is left, but neither idle for long nor a storm.
         let shortest = (self.ttl() / 100).max(Duration::from_millis(5));
@@ -448,10 +459,22 @@ impl Tenure {
     }
 
     fn ended(&self) {
-        self.changed.notify_waiters();
-        if let Some(token) = self.cancellation.get() {
-            token.cancel();
+        self.tell_watchers();
+        if let Some(watch) = self.watch.get() {
+            watch.cancellation.cancel();
         }
+    }
+
+    /// Who begins to watch first makes the watch, then looks, both before or after the
+    /// change: so a watch that is not there yet need not be told.
+    fn tell_watchers(&self) {
+        if let Some(watch) = self.watch.get() {
+            watch.changed.notify_waiters();
+        }
+    }
+
+    fn watch(&self) -> &Watch {
+        self.watch.get_or_init(Box::default)
     }
 }
 

@@ -1,7 +1,6 @@
 //! What the in-memory store knows, and every step it can take. All of it runs
 //! under one mutex, so a step is atomic.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -9,20 +8,22 @@ use std::time::{Duration, UNIX_EPOCH};
 use tokio::sync::Notify;
 
 use super::PATIENCE_WITH_WAITERS;
+use super::table::Table;
 use crate::backend::{
     Claim, ForcedInfo, Grant, Hold, LeaseInfo, LockInfo, Proof, Release, Renewal, Verdict,
 };
 use crate::clock::{Clock, Moment};
 use crate::holder::{HeldBy, Holder};
 use crate::loss::{Forced, LossReason};
-use crate::name::{Name, NameMap};
+use crate::name::Name;
 use crate::owner::Owner;
 use crate::token::Token;
 
 #[derive(Debug, Default)]
 pub(super) struct State {
-    locks: NameMap<Record>,
+    locks: Table<Record>,
     tokens: Tokens,
+    bells: Bells,
     /// Owners whose late requests must not take effect, and until when.
     barred: HashMap<Owner, Moment>,
     /// Force-releases, by the lease they ended.
@@ -55,6 +56,9 @@ struct Waiter {
     bell: Arc<Notify>,
     keeps_place_until: Moment,
 }
+
+/// Those to be rung for once the mutex is free: a waker may look at the store.
+pub(super) type Bells = Vec<Arc<Notify>>;
 
 /// Where a queued claim stands.
 pub(super) enum Place {
@@ -108,7 +112,7 @@ impl Record {
     }
 
     /// Grants a free lock to its first live waiter.
-    fn serve(&mut self, tokens: &mut Tokens, now: Moment, clock: &Clock) {
+    fn serve(&mut self, tokens: &mut Tokens, bells: &mut Bells, now: Moment, clock: &Clock) {
         while self.lease.is_none()
             && let Some(waiter) = self.queue.as_mut().and_then(|queue| queue.pop_front())
         {
@@ -117,7 +121,7 @@ impl Record {
                 self.grant(&waiter.claim, term, tokens, now, clock);
             }
             // Those who lost their place are told as well: they ask again.
-            waiter.bell.notify_one();
+            bells.push(waiter.bell);
         }
     }
 
@@ -158,14 +162,19 @@ impl Tokens {
 }
 
 impl State {
+    /// The bells that were not rung yet.
+    pub(super) fn take_bells(&mut self) -> Bells {
+        std::mem::take(&mut self.bells)
+    }
+
     pub(super) fn acquire(&mut self, claim: Claim, now: Moment, clock: &Clock) -> Verdict {
         self.sweep(now);
         if self.barred.get(&claim.owner).is_some_and(|until| *until > now) {
             return Verdict::Held(None);
         }
-        let record = self.locks.entry(claim.name.clone()).or_default();
+        let record = self.locks.get_or_default(&claim.name);
         record.expire(now);
-        record.serve(&mut self.tokens, now, clock);
+        record.serve(&mut self.tokens, &mut self.bells, now, clock);
         let Some(lease) = &record.lease else {
             let granted = record.grant(&claim, claim.ttl, &mut self.tokens, now, clock);
             return granted.map_or(Verdict::Held(None), Verdict::Granted);
@@ -194,7 +203,7 @@ impl State {
             waiter.keeps_place_until = now + PATIENCE_WITH_WAITERS;
         }
         record.expire(now);
-        record.serve(&mut self.tokens, now, clock);
+        record.serve(&mut self.tokens, &mut self.bells, now, clock);
         if let Some(lease) = record.lease_of(claim.owner) {
             return Place::Granted(lease.grant());
         }
@@ -246,18 +255,16 @@ impl State {
     }
 
     pub(super) fn release(&mut self, hold: Hold, now: Moment, clock: &Clock) -> Release {
-        let Entry::Occupied(mut lock) = self.locks.entry(hold.name) else {
-            return Release::NotHeld;
-        };
-        let record = lock.get_mut();
-        let Some(lease) = record.lease.take_if(|lease| lease.owner == hold.owner) else {
-            return Release::NotHeld;
-        };
-        record.serve(&mut self.tokens, now, clock);
-        if record.is_idle() {
-            lock.remove();
+        let (tokens, bells) = (&mut self.tokens, &mut self.bells);
+        let released = self.locks.change(hold.name, Record::is_idle, |record| {
+            let lease = record.lease.take_if(|lease| lease.owner == hold.owner)?;
+            record.serve(tokens, bells, now, clock);
+            Some(lease.expires > now)
+        });
+        match released.flatten() {
+            Some(true) => Release::Released,
+            Some(false) | None => Release::NotHeld,
         }
-        if lease.expires > now { Release::Released } else { Release::NotHeld }
     }
 
     pub(super) fn force_release(
@@ -270,7 +277,7 @@ impl State {
         let record = self.locks.get_mut(name)?;
         record.expire(now);
         let lease = record.lease.take()?;
-        record.serve(&mut self.tokens, now, clock);
+        record.serve(&mut self.tokens, &mut self.bells, now, clock);
         let ended = ForcedInfo::new(forced, clock.wall(), lease.token);
         self.forced.insert((name.clone(), lease.token), ended);
         Some((lease.owner, lease.token))
@@ -302,7 +309,7 @@ impl State {
 
     pub(super) fn list(&self, prefix: &str, now: Moment) -> Vec<LockInfo> {
         let mut names: Vec<_> =
-            self.locks.keys().filter(|name| name.as_str().starts_with(prefix)).collect();
+            self.locks.names().filter(|name| name.as_str().starts_with(prefix)).collect();
         names.sort();
         let infos = names.into_iter().filter_map(|name| self.inspect(name, now));
         infos.filter(|info| info.lease.is_some() || info.waiters > 0).collect()
@@ -315,7 +322,7 @@ impl State {
             return;
         }
         self.barred.retain(|_, until| *until > now);
-        self.locks.retain(|_, record| {
+        self.locks.retain(|record| {
             let held = record.lease.as_ref().is_some_and(|lease| lease.expires > now);
             held || record.waiters(now).next().is_some()
         });

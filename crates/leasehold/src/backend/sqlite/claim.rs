@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 
 use super::connection::Session;
 use super::error::Fault;
 use super::row::{LockRow, nanos};
-use super::token::{Marks, clock_floor};
+use super::token::clock_floor;
 use crate::backend::{Claim, Grant, Proof, Verdict};
 use crate::clock::Moment;
 use crate::holder::HeldBy;
@@ -27,42 +27,18 @@ pub(super) fn acquire(session: &mut Session, claims: &[Claim]) -> Result<Vec<Ver
     }
     session.write(|session| {
         // One that is alone was tried already, or is not worth it.
-        let common = if claims.len() > 1 { Some(Common::of(session)?) } else { None };
-        claims.iter().map(|claim| acquire_one(session, claim, common)).collect()
+        let taken = if claims.len() > 1 { take_batch(session, claims)? } else { vec![None] };
+        let each = claims.iter().zip(taken);
+        each.map(|(claim, taken)| match taken {
+            Some(grant) => Ok(Verdict::Granted(grant)),
+            None => acquire_one(session, claim),
+        })
+        .collect()
     })
 }
 
-/// What the claims of one transaction have in common.
-#[derive(Clone, Copy)]
-struct Common {
-    marks: Marks,
-    /// How to look whether a lock can simply be taken. A claim that lines up in the same
-    /// transaction does so for a lock that is held, and no other claim of it is here.
-    look: &'static str,
-}
-
-impl Common {
-    fn of(session: &mut Session) -> Result<Self, Fault> {
-        let quiet = session.quiet()?;
-        let look = match quiet.nobody_waits && quiet.nobody_is_barred {
-            true => include_str!("look_quiet.sql"),
-            false => include_str!("look.sql"),
-        };
-        Ok(Self { marks: session.marks()?, look })
-    }
-}
-
-fn acquire_one(
-    session: &mut Session,
-    claim: &Claim,
-    common: Option<Common>,
-) -> Result<Verdict, Fault> {
+fn acquire_one(session: &mut Session, claim: &Claim) -> Result<Verdict, Fault> {
     let client = session.introduce(&claim.holder)?;
-    if let Some(common) = common
-        && let Some(grant) = take_in_batch(session, claim, client, common)?
-    {
-        return Ok(Verdict::Granted(grant));
-    }
     // After BEGIN, so that waiting for the database does not eat the term.
     let now = session.clock.now();
     let row = session.lock_row(&claim.name)?;
@@ -114,31 +90,38 @@ fn take(session: &mut Session, claim: &Claim, client: i64) -> Result<Option<Gran
     Ok(Some(Grant { token: Token::new(token as u64), proof }))
 }
 
-/// The common case among others, in their transaction: two plain statements, which
-/// together cost half of the one that does it all.
-fn take_in_batch(
-    session: &mut Session,
-    claim: &Claim,
-    client: i64,
-    common: Common,
-) -> Result<Option<Grant>, Fault> {
-    let (now, name, owner) = (session.clock.now(), claim.name.as_str(), claim.owner.to_bytes());
-    let looked = session
-        .prepare(common.look)?
-        .query_row(params![name, owner, nanos(now)], |row| row.get::<_, i64>(0));
-    let Some(last) = looked.optional()? else { return Ok(None) };
-    let wall = session.clock.wall_micros();
-    let Some(token) = common.marks.token_after(last, wall) else { return Ok(None) };
-    session.prepare(include_str!("retake.sql"))?.execute(params![
-        name,
-        token.get() as i64,
-        owner,
-        client,
-        nanos(now),
-        nanos(now + claim.ttl),
-        wall as i64
-    ])?;
-    Ok(Some(Grant { token, proof: Proof { at: now, valid_for: claim.ttl } }))
+/// The common case among others, in their transaction: one plain statement each, with a
+/// token that was chosen before. What it cannot grant (a lock without a row, a clock that
+/// went back, anything in the way) is left to the careful way.
+fn take_batch(session: &mut Session, claims: &[Claim]) -> Result<Vec<Option<Grant>>, Fault> {
+    let quiet = session.quiet()?;
+    // All of them before any claim lines up: what was looked at once stays true.
+    let sql = match quiet.nobody_waits && quiet.nobody_is_barred {
+        true => include_str!("take_free_quiet.sql"),
+        false => include_str!("take_free.sql"),
+    };
+    let marks = session.marks()?;
+    let clients = claims.iter().map(|claim| session.introduce(&claim.holder));
+    let clients = clients.collect::<Result<Vec<i64>, Fault>>()?;
+    // One look at the clocks, after BEGIN and before the first is granted, dates them all;
+    // they are of different locks, so that they may share a token too.
+    let (now, wall) = (session.clock.now(), session.clock.wall_micros());
+    let Some(token) = marks.token_after(0, wall) else { return Ok(vec![None; claims.len()]) };
+    let mut statement = session.prepare(sql)?;
+    let mut take = |(claim, client): (&Claim, i64)| {
+        let taken = statement.execute(params![
+            claim.name.as_str(),
+            token.get() as i64,
+            claim.owner.to_bytes(),
+            client,
+            nanos(now),
+            nanos(now + claim.ttl),
+            wall as i64
+        ])?;
+        let proof = Proof { at: now, valid_for: claim.ttl };
+        Ok((taken == 1).then_some(Grant { token, proof }))
+    };
+    claims.iter().zip(clients).map(&mut take).collect()
 }
 
 /// Grants the lock to a claimant that is here. An owner whose own lease lapsed, with

@@ -48,42 +48,48 @@ fn why_lost(session: &Session, hold: &Hold) -> Result<LossReason, Fault> {
 pub(super) fn release(session: &mut Session, holds: &[Hold]) -> Result<Vec<Release>, Fault> {
     if let [hold] = holds
         && session.crowded.as_ref() != Some(&hold.name)
-        && give_back(session, hold, GIVE_BACK).map_err(Fault::in_commit)?
+        && give_back(session, holds, GIVE_BACK).map_err(Fault::in_commit)? == [true]
     {
         session.committed();
         return Ok(vec![Release::Released]);
     }
     session.write(|session| {
         // One that is alone was tried already, or is not worth it.
-        let common = match holds {
-            [_] => None,
-            _ if session.quiet()?.nobody_waits => Some(include_str!("give_back_quiet.sql")),
-            _ => Some(GIVE_BACK),
+        let given = match holds {
+            [_] => vec![false],
+            _ if session.quiet()?.nobody_waits => {
+                give_back(session, holds, include_str!("give_back_quiet.sql"))?
+            }
+            _ => give_back(session, holds, GIVE_BACK)?,
         };
-        holds.iter().map(|hold| release_one(session, hold, common)).collect()
+        let each = holds.iter().zip(given);
+        each.map(|(hold, given)| match given {
+            true => Ok(Release::Released),
+            false => release_one(session, hold),
+        })
+        .collect()
     })
 }
 
 const GIVE_BACK: &str = include_str!("give_back.sql");
 
-/// The common case in one statement: it is ours, and nobody waits.
-fn give_back(session: &Session, hold: &Hold, sql: &str) -> rusqlite::Result<bool> {
+/// The common case in one statement each: which of them were ours, and waited for by nobody.
+fn give_back(session: &Session, holds: &[Hold], sql: &str) -> rusqlite::Result<Vec<bool>> {
     let mut statement = session.connection.prepare_cached(sql)?;
-    let given = statement.execute(params![
-        hold.name.as_str(),
-        hold.owner.to_bytes(),
-        hold.token.get() as i64,
-        nanos(session.clock.now())
-    ])?;
-    Ok(given == 1)
+    let now = nanos(session.clock.now());
+    let mut give_back = |hold: &Hold| {
+        let given = statement.execute(params![
+            hold.name.as_str(),
+            hold.owner.to_bytes(),
+            hold.token.get() as i64,
+            now
+        ])?;
+        Ok(given == 1)
+    };
+    holds.iter().map(&mut give_back).collect()
 }
 
-fn release_one(session: &mut Session, hold: &Hold, common: Option<&str>) -> Result<Release, Fault> {
-    if let Some(sql) = common
-        && give_back(session, hold, sql)?
-    {
-        return Ok(Release::Released);
-    }
+fn release_one(session: &mut Session, hold: &Hold) -> Result<Release, Fault> {
     let now = session.clock.now();
     let Some(row) = session.lock_row(&hold.name)?.filter(|row| row.token == hold.token) else {
         return Ok(Release::NotHeld);

@@ -1,5 +1,6 @@
--- Writes a lease into the row of a lock that was looked at in the same transaction.
+-- As take_free.sql, in a transaction that found no waiters and no bars at all.
 -- ?1 lock, ?2 token, ?3 owner, ?4 client, ?5 now, ?6 expires, ?7 wall clock
 update locks
    set token = ?2, owner = ?3, client = ?4, proved = ?5, expires = ?6, since = ?7
- where name = ?1
+ where name = ?1 and token < ?2
+   and (owner is null or (expires <= ?5 and owner <> ?3))
