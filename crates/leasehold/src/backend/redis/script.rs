@@ -13,6 +13,9 @@ macro_rules! scripts {
             pub(super) static $name: LazyLock<Script> =
                 LazyLock::new(|| Script::new(concat!($(include_str!($part)),+)));
         )*
+
+        /// All of them by their names.
+        static ALL: &[(&str, &LazyLock<Script>)] = &[$((stringify!($name), &$name)),*];
     };
 }
 
@@ -35,6 +38,13 @@ scripts! {
     FORCE = "clock.lua" "token.lua" "held.lua" "line.lua" "force.lua";
     /// Looks at locks.
     INSPECT = "clock.lua" "line.lua" "inspect.lua";
+}
+
+/// The text of the script of this name, as servers get it: for tests that put it to one
+/// themselves.
+#[doc(hidden)]
+pub fn script_text(name: &str) -> Option<&'static str> {
+    ALL.iter().find(|(known, _)| *known == name).map(|(_, script)| script.text)
 }
 
 /// A script and the name under which servers keep it.
@@ -86,9 +96,7 @@ mod tests {
     /// A script that says nothing of its arguments is hard to change later.
     #[test]
     fn every_script_says_what_it_takes() {
-        for script in
-            [&*ACQUIRE, &*BEAT, &*SETTLE, &*LEAVE, &*RELEASE, &*RENEW, &*REASON, &*FORCE, &*INSPECT]
-        {
+        for (_, script) in ALL {
             assert!(script.text.contains("-- KEYS  "), "{}", script.text);
             assert_eq!(script.hash.len(), 40);
         }
