@@ -42,6 +42,18 @@ pub const CASES: &[Case] = &[
     ),
     Case::sound(
         MODEL,
+        "two-losses-renewed",
+        "two losses; keys stand under their holders, one of whom renews",
+        TWO,
+        |size, sought| {
+            exhaust(size, sought, |model| {
+                holding(model);
+                model.wipes = 2;
+            })
+        },
+    ),
+    Case::sound(
+        MODEL,
         "lists",
         "a client with another list of nodes is refused",
         Size::new(3, 3),

@@ -74,10 +74,10 @@ pub const CASES: &[Case] = &[
         |size, sought| explore(size, sought, |model| model.habits.counts_from_proof = false),
     ),
     broken(
-        "deadline-from-answer",
-        "the deadline counts from the heartbeat that told of it",
+        "telling-extends-not",
+        "who asks is told of a grant that is older, and counts from the question",
         DEADLINE,
-        |size, sought| explore(size, sought, |model| model.habits.counts_from_named = false),
+        |size, sought| explore(size, sought, |model| model.rules.telling_extends = false),
     ),
     broken(
         "stale-grant",
