@@ -44,6 +44,7 @@ mod info;
 mod inspect;
 mod keys;
 mod pulse;
+pub mod redlock;
 mod replicas;
 mod route;
 mod script;
