@@ -46,6 +46,7 @@ mod info;
 mod inspect;
 mod keys;
 mod pulse;
+pub mod redlock;
 mod replicas;
 mod route;
 mod script;

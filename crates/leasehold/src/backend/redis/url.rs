@@ -39,6 +39,8 @@ pub(super) enum Deployment {
     Sentinel { master: String },
     /// A cluster; the hosts are where to begin.
     Cluster,
+    /// Masters that know nothing of each other: a redlock.
+    Independent,
 }
 
 /// One address.
@@ -95,12 +97,13 @@ impl fmt::Debug for Settings {
 impl Settings {
     /// Reads a URL. No message repeats more of it than the option that is wrong.
     pub(super) fn parse(url: &str) -> Result<Self> {
-        Self::read(url).map_err(|error| error.on_store("redis").during(Operation::Connect, None))
+        let store = if url.starts_with("redlock") { "redlock" } else { "redis" };
+        Self::read(url).map_err(|error| error.on_store(store).during(Operation::Connect, None))
     }
 
     fn read(url: &str) -> Result<Self> {
         let form = "write redis://host:port, redis+sentinel://host,host/master or \
-                    redis+cluster://host,host";
+                    redis+cluster://host,host (or redlock://host,host,host)";
         let (scheme, rest) = url.split_once("://").ok_or_else(|| Error::invalid(form))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -111,6 +114,8 @@ impl Settings {
         let (tls, kind) = match scheme.split_once('+').unwrap_or((scheme, "")) {
             ("redis", kind) => (None, kind),
             ("rediss", kind) => (Some(Tls::default()), kind),
+            ("redlock", "") => (None, "redlock"),
+            ("redlocks", "") => (Some(Tls::default()), "redlock"),
             _ => return Err(Error::invalid(form)),
         };
         let default_port = if kind == "sentinel" { DEFAULT_SENTINEL_PORT } else { DEFAULT_PORT };
@@ -133,6 +138,7 @@ impl Settings {
                 }
                 (Deployment::Sentinel { master: decode(master)? }, database)
             }
+            "redlock" => (Deployment::Independent, path),
             "cluster" if matches!(path, "" | "0") => (Deployment::Cluster, ""),
             "cluster" => return Err(Error::invalid("a cluster has no database but 0")),
             _ => return Err(Error::invalid(form)),
@@ -173,7 +179,7 @@ impl Settings {
             "sentinel-password" if sentinel => self.sentinel_credentials.password = Some(value),
             "ca" | "cert" | "key" => {
                 let Some(tls) = &mut self.tls else {
-                    return Err(Error::invalid(format!("{name}= needs TLS: write rediss://")));
+                    return Err(Error::invalid(format!("{name}= needs TLS: write rediss:// (or redlocks://)")));
                 };
                 let path = PathBuf::from(value);
                 match name {

@@ -1,0 +1,3 @@
+//! Redlock, on real servers.
+
+mod conformance;

@@ -1,0 +1,31 @@
+-- Tokens, and the record that remembers the last one of a lock:
+--   <token> <since, in µs> <owner of the attempt> <channel> <holder>
+-- A record outlives the moment at which the clock passes its token by an hour: when it is
+-- gone, the clocks of a majority give a higher one.
+local RETENTION = 3600000
+local MOST = 9007199254740991
+
+local function last_of(known)
+  return math.max(known and tonumber(string.match(known, '^%d+')) or 0, floor)
+end
+
+local function lifetime(token, ttl)
+  local keep = math.max(RETENTION, 2 * ttl)
+  local ahead = token / 1000 - millis
+  if ahead > 0 then
+    keep = keep + ahead
+  end
+  return string.format('%.0f', keep)
+end
+
+-- Keeps a token if it is new. The same one of the same owner again is a resend.
+local function keep(record, known, owner, token, ttl, channel, holder)
+  local last = last_of(known)
+  if token > last and token <= MOST then
+    heed(ttl, token)
+    local text = string.format('%.0f %.0f %s %s %s', token, micros, owner, channel, holder)
+    redis.call('SET', record, text, 'PX', lifetime(token, ttl))
+    return true
+  end
+  return token == last and known and string.match(known, '^%d+ %d+ (%S+)') == owner
+end
