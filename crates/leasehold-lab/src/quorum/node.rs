@@ -285,7 +285,9 @@ impl<T: Copy + Ord + From<u8> + Add<Output = T>> Node<T> {
             (Order::Install { token }, Standing::Blank | Standing::Noticed | Standing::Joining)
                 if epoch > self.epoch =>
             {
-                *self = Self { standing: Standing::Joining, token, ..Self::new(list) };
+                // What a foreign client has set here stays: it can only stand in the way.
+                let (standing, lock) = (Standing::Joining, self.lock);
+                *self = Self { standing, lock, token, ..Self::new(list) };
                 self.epoch = if rules.epoch { epoch } else { 0 };
                 Answer::Yes
             }

@@ -1,6 +1,7 @@
 //! Random steps, in episodes that begin with nothing; and what is told of one that ends in a
 //! difference: its seed, and the steps that it takes.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::fmt;
 
@@ -8,6 +9,8 @@ use std::fmt;
 const LENGTH: usize = 150;
 /// How many episodes there are, unless `TIE_EPISODES` says otherwise.
 const EPISODES: u64 = 80;
+// At least ten thousand steps are compared.
+const _: () = assert!(EPISODES * LENGTH as u64 >= 10_000);
 /// Where random numbers begin, unless `TIE_SEED` says otherwise.
 const SEED: u64 = 0x1ea5_e401d;
 
@@ -21,6 +24,34 @@ pub(crate) trait Tie {
 
     /// Does all of it to both, from the beginning.
     fn replay(&mut self, steps: &[Self::Step]) -> Result<(), Gap>;
+
+    /// What came of it so far.
+    fn tally(&self) -> &Tally;
+}
+
+/// How often what came of steps.
+#[derive(Debug, Default)]
+pub(crate) struct Tally(BTreeMap<String, usize>);
+
+impl Tally {
+    /// It came to this once more.
+    pub(crate) fn note(&mut self, what: impl Into<String>) {
+        *self.0.entry(what.into()).or_default() += 1;
+    }
+
+    /// Prints how often; fails if one of these is rare: where little happens, there is little
+    /// to compare.
+    pub(crate) fn want(&self, all: &[&str]) {
+        for (what, count) in &self.0 {
+            println!("  {count:>6} {what}");
+        }
+        // Whoever chooses the steps knows what is rare among them.
+        let whole = number("TIE_EPISODES").is_none();
+        for what in all.iter().filter(|_| whole) {
+            let count = self.0.get(*what).copied().unwrap_or(0);
+            assert!(count >= 5, "{what}: only {count}");
+        }
+    }
 }
 
 /// Where the two are not the same.

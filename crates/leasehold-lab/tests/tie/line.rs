@@ -10,7 +10,7 @@ use leasehold_lab::line::node::{Answer, Held, Order, Rules, Server};
 use leasehold_lab::line::{LIVE, TTL};
 use redis::{Value, cmd};
 
-use crate::episode::{Gap, Tie, same};
+use crate::episode::{Gap, Tally, Tie, same};
 use crate::world::{Message, World, words};
 use ledger::{Ledger, MEMORY};
 use seen::Seen;
@@ -66,6 +66,7 @@ pub(crate) struct LineTie<'a> {
     word: String,
     ticks: u64,
     locks: [Lock; 2],
+    tally: Tally,
 }
 
 /// One lock in the model, and what goes with it.
@@ -81,7 +82,8 @@ struct Lock {
 
 impl<'a> LineTie<'a> {
     pub(crate) fn new(world: &'a mut World, rules: Rules) -> Self {
-        Self { world, rules, word: String::new(), ticks: 0, locks: Default::default() }
+        let (word, locks, tally) = Default::default();
+        Self { world, rules, word, ticks: 0, locks, tally }
     }
 
     fn keys(&self, lock: usize) -> [String; 4] {
@@ -220,6 +222,9 @@ impl<'a> LineTie<'a> {
         let lock = &mut self.locks[at];
         let before = lock.server.clone();
         let (answer, said) = lock.server.step(&self.rules, client, order, age);
+        self.tally.note(format!("{order:?}: {}", title(answer)));
+        said.passed.iter().for_each(|_| self.tally.note("passed over"));
+        said.push.iter().for_each(|_| self.tally.note("pushed"));
         // Who gives it back says which token was the last.
         let release = order == Order::Release;
         let last = if release { lock.ledger.known(client) } else { lock.ledger.last() };
@@ -400,6 +405,10 @@ impl Tie for LineTie<'_> {
         }
     }
 
+    fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
     fn replay(&mut self, steps: &[Step]) -> Result<(), Gap> {
         self.word = self.world.afresh();
         self.ticks = 1_000;
@@ -408,6 +417,18 @@ impl Tie for LineTie<'_> {
             self.step(*step).map_err(|what| Gap { after: at + 1, what })?;
         }
         Ok(())
+    }
+}
+
+fn title(answer: Answer) -> &'static str {
+    match answer {
+        Answer::Granted(_) => "granted",
+        Answer::Queued => "queued",
+        Answer::Held => "held",
+        Answer::Barred => "barred",
+        Answer::Unknown => "unknown",
+        Answer::Done => "done",
+        Answer::NotHeld => "not held",
     }
 }
 

@@ -8,23 +8,57 @@
 
 mod episode;
 mod line;
+mod node;
 mod world;
 
 use episode::{Tie, compare};
-use leasehold_lab::line::node::Rules;
+use leasehold::backend::{redis, redlock};
+use leasehold_lab::{line::node::Rules, quorum::node::Rules as NodeRules};
 use line::LineTie;
+use node::NodeTie;
 use world::World;
 
-/// At least this many steps are compared.
-const STEPS: usize = 10_000;
+/// Compares all steps; fails with the difference, if there is one.
+fn tied<T: Tie>(what: &str, tie: &mut T) {
+    let compared = compare(tie).unwrap_or_else(|difference| panic!("{difference}"));
+    println!("{what}: {compared} steps compared, no difference");
+}
+
+/// Fails if there is no difference, or one without a step.
+fn noticed<T: Tie>(rule: &str, tie: &mut T) {
+    let Err(difference) = compare(tie) else {
+        panic!("nobody notices that {rule} is left out");
+    };
+    println!("without {rule}: {difference}");
+    assert!(!difference.steps.is_empty(), "it is told what it takes");
+}
 
 #[test]
 fn the_line_is_its_model() {
-    let mut world = World::start(leasehold::backend::redis::script_text);
-    let compared = compare(&mut LineTie::new(&mut world, Rules::default()))
-        .unwrap_or_else(|difference| panic!("{difference}"));
-    println!("line: {compared} steps compared, no difference");
-    assert!(compared >= STEPS, "{compared} steps are too few");
+    let mut world = World::start(redis::script_text);
+    let mut tie = LineTie::new(&mut world, Rules::default());
+    tied("line", &mut tie);
+    tie.tally().want(&[
+        "Claim: granted",
+        "Claim: queued",
+        "Claim: barred",
+        "Try: granted",
+        "Try: held",
+        "Beat: granted",
+        "Beat: queued",
+        "Beat: unknown",
+        "Renew: granted",
+        "Renew: not held",
+        "Release: done",
+        "Release: not held",
+        "Leave: done",
+        "Settle: granted",
+        "Settle: not held",
+        "Force: done",
+        "Force: not held",
+        "passed over",
+        "pushed",
+    ]);
 }
 
 /// A comparison that notices nothing would prove nothing.
@@ -41,12 +75,60 @@ fn a_line_with_a_rule_left_out_is_noticed() {
         ("short_grants", Rules { short_grants: false, ..right }),
         ("newcomers_queue", Rules { newcomers_queue: false, ..right }),
     ];
-    let mut world = World::start(leasehold::backend::redis::script_text);
+    let mut world = World::start(redis::script_text);
     for (rule, rules) in wrong {
-        let Err(difference) = compare(&mut LineTie::new(&mut world, rules)) else {
-            panic!("nobody notices that {rule} is left out");
-        };
-        println!("without {rule}: {difference}");
-        assert!(!difference.steps.is_empty());
+        noticed(rule, &mut LineTie::new(&mut world, rules));
+    }
+}
+
+#[test]
+fn a_redlock_node_is_its_model() {
+    let mut world = World::start(redlock::script_text);
+    let mut tie = NodeTie::new(&mut world, NodeRules::default());
+    tied("redlock node", &mut tie);
+    tie.tally().want(&[
+        "claim: granted with its guess",
+        "claim: granted",
+        "claim: held",
+        "claim: barred",
+        "store: yes",
+        "store: no",
+        "renew: yes",
+        "renew: no",
+        "release: yes",
+        "release: no",
+        "notice: yes",
+        "notice: no",
+        "found: yes",
+        "found: no",
+        "seal: yes",
+        "seal: no",
+        "install: yes",
+        "install: no",
+        "readmit: yes",
+        "readmit: no",
+        "record: expired",
+        "refused: no member",
+        "refused: other epoch",
+        "refused: other list",
+    ]);
+}
+
+/// A comparison that notices nothing would prove nothing.
+#[test]
+fn a_redlock_node_with_a_rule_left_out_is_noticed() {
+    let right = NodeRules::default();
+    let wrong = [
+        ("store_checks_lock", NodeRules { store_checks_lock: false, ..right }),
+        ("strictly_newer", NodeRules { strictly_newer: false, ..right }),
+        ("renewal_checks_token", NodeRules { renewal_checks_token: false, ..right }),
+        ("renewal_recreates", NodeRules { renewal_recreates: true, ..right }),
+        ("counts_by_itself", NodeRules { counts_by_itself: true, ..right }),
+        ("epoch", NodeRules { epoch: false, ..right }),
+        ("list", NodeRules { list: false, ..right }),
+    ];
+    let mut world = World::start(redlock::script_text);
+    for (rule, rules) in wrong {
+        noticed(rule, &mut NodeTie::new(&mut world, rules));
     }
 }

@@ -6,6 +6,7 @@ use redis::Cmd;
 
 use super::keys::{Companion, Keys};
 
+/// A static for each script, made of these files, and how tests come by their texts.
 macro_rules! scripts {
     ($($(#[$doc:meta])* $name:ident = $($part:literal)+;)*) => {
         $(
@@ -16,8 +17,16 @@ macro_rules! scripts {
 
         /// All of them by their names.
         static ALL: &[(&str, &LazyLock<Script>)] = &[$((stringify!($name), &$name)),*];
+
+        /// The text of the script of this name, as servers get it: for tests that put it to
+        /// one themselves.
+        #[doc(hidden)]
+        pub fn script_text(name: &str) -> Option<&'static str> {
+            ALL.iter().find(|(known, _)| *known == name).map(|(_, script)| script.text)
+        }
     };
 }
+pub(super) use scripts;
 
 scripts! {
     /// Takes locks, or places in their lines.
@@ -38,13 +47,6 @@ scripts! {
     FORCE = "clock.lua" "token.lua" "held.lua" "line.lua" "force.lua";
     /// Looks at locks.
     INSPECT = "clock.lua" "line.lua" "inspect.lua";
-}
-
-/// The text of the script of this name, as servers get it: for tests that put it to one
-/// themselves.
-#[doc(hidden)]
-pub fn script_text(name: &str) -> Option<&'static str> {
-    ALL.iter().find(|(known, _)| *known == name).map(|(_, script)| script.text)
 }
 
 /// A script and the name under which servers keep it.

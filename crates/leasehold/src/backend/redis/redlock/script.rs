@@ -2,20 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::super::script::Script;
-
-macro_rules! scripts {
-    ($($(#[$doc:meta])* $name:ident = $($part:literal)+;)*) => {
-        $(
-            $(#[$doc])*
-            pub(super) static $name: LazyLock<Script> =
-                LazyLock::new(|| Script::new(concat!($(include_str!($part)),+)));
-        )*
-
-        #[cfg(test)]
-        const ALL: &[&LazyLock<Script>] = &[$(&$name),*];
-    };
-}
+use super::super::script::{Script, scripts};
 
 scripts! {
     /// Takes locks.
@@ -42,7 +29,7 @@ mod tests {
 
     #[test]
     fn every_script_says_what_it_takes() {
-        for script in ALL {
+        for (_, script) in ALL {
             assert!(script.text.contains("-- KEYS  marker"), "{}", script.text);
         }
     }

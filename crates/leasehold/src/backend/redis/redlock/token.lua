@@ -1,12 +1,15 @@
 -- Tokens, and the record that remembers the last one of a lock:
 --   <token> <since, in µs> <owner of the attempt> <channel> <holder>
--- A record outlives the moment at which the clock passes its token by an hour: when it is
--- gone, the clocks of a majority give a higher one.
+-- A record outlives the moment at which the clock passes its token by an hour.
 local RETENTION = 3600000
 local MOST = 9007199254740991
 
+-- The last token. Where its record has expired, one that it cannot have been above stands
+-- for it: a guess by a clock that is hours behind must not bring an old one back.
 local function last_of(known)
-  return math.max(known and tonumber(string.match(known, '^%d+')) or 0, floor)
+  local last = known and tonumber(string.match(known, '^%d+'))
+    or math.min(ceiling, micros - 1000 * RETENTION)
+  return math.max(last, floor)
 end
 
 local function lifetime(token, ttl)
