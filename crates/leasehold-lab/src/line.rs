@@ -81,6 +81,14 @@ impl Default for Habits {
     }
 }
 
+impl Line {
+    /// So many clients, of whom one dies, and one trouble.
+    pub fn new(clients: usize) -> Self {
+        let (rules, habits) = Default::default();
+        Self { clients, deaths: 1, troubles: 1, rules, habits }
+    }
+}
+
 impl Model for Line {
     type State = State;
     type Action = Action;

@@ -9,7 +9,6 @@ common::cases! { "recovery";
     guesses: "guesses",
     holders: "holders",
     two_losses: "two-losses",
-    two_losses_renewed: "two-losses-renewed",
     lists: "lists",
     // One rule left out: each must break the property that its case names.
     no_marker: "no-marker",

@@ -407,8 +407,7 @@ impl<'a> NodeTie<'a> {
         longest: u64,
         floor: Mark,
     ) -> Result<(), String> {
-        // Epochs of recoveries begin with 1.
-        let epoch = self.epoch(epoch).max(1);
+        let epoch = self.epoch(epoch);
         let floor = self.resolve(Some(floor), 0);
         let args = words([&word, &list(its_list), &epoch, &longest, &floor]);
         let seen = self.world.script("STANDING", &[self.marker_key()], &args);

@@ -47,6 +47,10 @@ pub(crate) enum Mark {
     Clock(i64),
 }
 
+/// The steps of `standing.lua`; those more often that bring a node back.
+const WORDS: [&str; 9] =
+    ["look", "notice", "found", "found", "seal", "install", "install", "readmit", "readmit"];
+
 impl Step {
     /// What makes a new node vote.
     pub(crate) fn founding(word: &'static str) -> Self {
@@ -58,7 +62,8 @@ impl Step {
         // Most know what they should: otherwise there would be little but refusals.
         let astray = random.u8(..20);
         let by = Sender {
-            client: random.u8(..3),
+            // What belongs together should often come from the same.
+            client: [0, 0, 0, 1, 2][random.usize(..5)],
             list: u8::from(astray == 0),
             epoch: match astray {
                 1 => 1,
@@ -66,7 +71,7 @@ impl Step {
                 _ => 0,
             },
         };
-        let attempt = random.u8(..2);
+        let attempt = u8::from(random.u8(..4) == 0);
         let both = random.u8(..4) == 0;
         let lock = random.usize(..2);
         let ttl = if random.u8(..10) == 0 { 9_000 } else { 5_000 };
@@ -81,16 +86,15 @@ impl Step {
             66..71 => Self::Withdraw { by, both, bar: random.bool() },
             71..73 => Self::Force { by, lock },
             73..88 => {
-                let words = ["look", "notice", "found", "found", "seal", "install", "readmit"];
-                let word = words[random.usize(..words.len())];
+                let word = WORDS[random.usize(..WORDS.len())];
                 let epoch = [0, 0, 1, 1, 2, -1][random.usize(..6)];
                 let (list, longest) = (u8::from(random.u8(..10) == 0), 1000 * random.u64(1..20));
                 Self::Stand { word, list, epoch, longest, floor: Mark::random(random) }
             }
             88..94 => Self::Pass { seconds: super::TICK },
             94 => Self::Pass { seconds: [62, 4_000, 8_000][random.usize(..3)] },
-            95 => Self::Wipe,
-            96 | 97 => Self::LoseLock { lock },
+            95 if random.bool() => Self::Wipe,
+            95..98 => Self::LoseLock { lock },
             _ => Self::Foreign { lock },
         }
     }
