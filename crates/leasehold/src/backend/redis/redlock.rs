@@ -35,6 +35,7 @@ use node::{Node, Said};
 pub use script::script_text;
 use standing::{Standing, expected, list_hash};
 use survey::{Step, Survey};
+pub use repair::repair;
 pub use verdict::{NodeVerdict, NodeVerdicts};
 
 mod bids;
@@ -48,6 +49,7 @@ mod mend;
 mod node;
 mod poll;
 mod quorum;
+mod repair;
 mod script;
 mod standing;
 mod survey;
@@ -65,8 +67,6 @@ const FEWEST: usize = 3;
 const MOST: usize = 31;
 /// How many hints may be on their way; what is beyond them, renewals tell.
 const HINTS: usize = 64;
-/// How far a token may be ahead of the clocks and still lead the guesses, in µs.
-const CREDIBLE: u64 = 1_000_000;
 
 const STORE: &str = "redlock";
 
@@ -98,7 +98,8 @@ pub struct RedlockStore {
 impl RedlockStore {
     /// Opens the store on these nodes: `redlock://[user:password@]host[:port],host[:port],…`,
     /// `redlocks` for TLS. At least three; an odd number is best. Options: `prefix` (default
-    /// `lock:`), `timeout` (`2s`), `allow-unsafe`, for TLS `ca`, `cert` and `key`.
+    /// `lock:`), `timeout` (`2s`), `allow-unsafe`, for TLS `ca`, `cert` and `key`; and `list`, a
+    /// name for the list of nodes, where clients must reach them under different addresses.
     ///
     /// # Errors
     ///
@@ -113,6 +114,13 @@ impl RedlockStore {
     }
 
     async fn open_with(settings: Settings, clock: Clock) -> Result<Arc<Self>> {
+        let mut store = Self::new(settings, clock)?;
+        store.guarantees.survives_restart = store.check_nodes().await?;
+        store.join().await?;
+        Ok(store.start())
+    }
+
+    fn new(settings: Settings, clock: Clock) -> Result<Self> {
         check_list(&settings)?;
         let channel = format!("leasehold:wake:{}", Owner::random());
         let nodes = settings
@@ -121,10 +129,13 @@ impl RedlockStore {
             .enumerate()
             .map(|(index, host)| Node::new(index, host, &settings, &clock, &channel));
         let nodes = nodes.collect::<Result<Vec<_>>>()?;
-        let list = list_hash(settings.hosts.iter());
+        let list = match &settings.list {
+            Some(name) => list_hash([format!("{name}/{}", nodes.len())].iter()),
+            None => list_hash(settings.hosts.iter()),
+        };
         let marker = format!("leasehold:node:{}", settings.prefix);
         let (hints, hinted) = mpsc::channel(HINTS);
-        let mut store = Self {
+        Ok(Self {
             majority: nodes.len() / 2 + 1,
             list,
             marker,
@@ -141,10 +152,13 @@ impl RedlockStore {
             settings,
             clock,
             nodes,
-        };
-        store.guarantees.survives_restart = store.check_nodes().await?;
-        store.join().await?;
-        Ok(Arc::new_cyclic(|this| {
+        })
+    }
+
+    /// From now on it hears its nodes, and mends them.
+    fn start(mut self) -> Arc<Self> {
+        Arc::new_cyclic(|this| {
+            let store = &mut self;
             let mending = mend::mend(this.clone(), store.mending.clone());
             store.tasks.push(tokio::spawn(mending));
             for node in &store.nodes {
@@ -157,8 +171,8 @@ impl RedlockStore {
                     }
                 }));
             }
-            store
-        }))
+            self
+        })
     }
 
     /// Refuses nodes on which locks cannot work, or not safely; whether all keep their data.

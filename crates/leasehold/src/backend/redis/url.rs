@@ -28,6 +28,8 @@ pub(super) struct Settings {
     /// How many replicas must have a lease before it counts.
     pub(super) wait_replicas: u32,
     pub(super) allow_unsafe: bool,
+    /// What a redlock's list of nodes is called, where clients reach them by other addresses.
+    pub(super) list: Option<String>,
 }
 
 /// How the servers belong together.
@@ -154,6 +156,7 @@ impl Settings {
             timeout: DEFAULT_TIMEOUT,
             wait_replicas: 0,
             allow_unsafe: false,
+            list: None,
         };
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
@@ -164,8 +167,10 @@ impl Settings {
 
     fn set(&mut self, name: &str, value: String) -> Result<()> {
         let sentinel = matches!(self.deployment, Deployment::Sentinel { .. });
+        let independent = self.deployment == Deployment::Independent;
         match name {
             "prefix" => self.prefix = value,
+            "list" if independent && !value.is_empty() => self.list = Some(value),
             "timeout" => self.timeout = read_duration(&value)?,
             "wait-replicas" => {
                 self.wait_replicas = value.parse().map_err(|_| {

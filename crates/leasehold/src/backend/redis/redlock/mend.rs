@@ -24,6 +24,9 @@ use crate::clock::Moment;
 /// The pause after a step that did not bring a node back.
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// The pause between two looks that have something to do.
+pub(super) const SHORT: Duration = Duration::from_millis(1);
+
 /// What is to be done next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
@@ -115,7 +118,7 @@ impl RedlockStore {
         }
     }
 
-    async fn recover(&self, survey: &Survey, epoch: u64, joining: &mut Joining) -> Next {
+    pub(super) async fn recover(&self, survey: &Survey, epoch: u64, joining: &mut Joining) -> Next {
         let now = self.clock.now();
         let mut empty: Vec<Arc<Node>> = Vec::new();
         let mut wait: Option<Duration> = None;
@@ -161,6 +164,17 @@ impl RedlockStore {
 
     /// Seals the voters, and tells empty nodes where to go on.
     async fn install(&self, survey: &Survey, empty: &[Arc<Node>], epoch: u64) -> Next {
+        self.install_with(survey, empty, epoch, self.majority).await
+    }
+
+    /// The same when so many voters are enough, which an operator may say.
+    pub(super) async fn install_with(
+        &self,
+        survey: &Survey,
+        empty: &[Arc<Node>],
+        epoch: u64,
+        enough: usize,
+    ) -> Next {
         let voters: Vec<_> =
             survey.members(&self.list).into_iter().map(|(node, _)| node.clone()).collect();
         let sealed = self.step(&voters, Step::Seal { epoch }).await;
@@ -172,7 +186,7 @@ impl RedlockStore {
                 _ => None,
             })
             .collect();
-        if known.len() < self.majority {
+        if known.len() < enough {
             return Next::Again(PAUSE);
         }
         let highest = known.iter().map(|known| known.ceiling).max().unwrap_or(0);

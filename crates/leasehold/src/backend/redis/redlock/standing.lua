@@ -39,7 +39,7 @@ elseif step == 'seal' then
   end
 elseif step == 'install' then
   local empty = not marker or standing == 'noticed'
-  if empty or (standing == 'joining' and epoch > its_epoch) then
+  if (empty and epoch > 0) or (standing == 'joining' and epoch > its_epoch) then
     become(string.format('joining %s %.0f %s %s %s', list, epoch, ARGV[4], ARGV[5], ARGV[5]))
   end
 elseif step == 'readmit' then
