@@ -173,7 +173,7 @@ impl RedlockStore {
         self: &Arc<Self>,
         candidates: Vec<Candidate>,
     ) -> Result<Vec<(Candidate, Ended)>> {
-        let at = self.clock.now();
+        let (at, wall) = (self.clock.now(), self.clock.wall_micros());
         let mut vote = Undecided::new(self, candidates);
         let mut said: Vec<Option<NodeVerdict>> = vec![None; self.nodes.len()];
         let mut stale = false;
@@ -199,8 +199,9 @@ impl RedlockStore {
         self.store_tokens(&mut vote.candidates, &mut said, &mut stale).await?;
         let ended = vote.decided(poll, |candidate| {
             if let Some(clock) = candidate.tally.clock() {
-                self.learn_clock(clock);
+                self.learn_clock(clock, wall);
             }
+            self.learn_token(candidate.token);
             self.judge(candidate, at, &said, stale)
         });
         Ok(ended)

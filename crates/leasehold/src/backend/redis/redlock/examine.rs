@@ -21,7 +21,7 @@ impl RedlockStore {
         let survey = self.step(&self.nodes, Step::Look).await;
         let mut findings = vec![self.number_of_nodes(), self.voters(&survey)];
         let clock = survey.clock().unwrap_or(0);
-        for (node, stand) in &survey.0 {
+        for (node, stand) in &survey.said {
             let name = node.name();
             let stand = match stand {
                 Ok(stand) => stand,
