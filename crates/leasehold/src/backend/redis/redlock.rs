@@ -68,6 +68,9 @@ const MOST: usize = 31;
 /// How many hints may be on their way; what is beyond them, renewals tell.
 const HINTS: usize = 64;
 
+/// How far a token may be ahead of the clocks and still lead the guesses, in µs.
+const CREDIBLE: u64 = 1_000_000;
+
 const STORE: &str = "redlock";
 
 /// Locks on a majority of independent Redis masters.
@@ -123,11 +126,9 @@ impl RedlockStore {
     fn new(settings: Settings, clock: Clock) -> Result<Self> {
         check_list(&settings)?;
         let channel = format!("leasehold:wake:{}", Owner::random());
-        let nodes = settings
-            .hosts
-            .iter()
-            .enumerate()
-            .map(|(index, host)| Node::new(index, host, &settings, &clock, &channel));
+        let nodes = settings.hosts.iter().enumerate().map(|(index, host)| {
+            Node::new(index, host, &settings, &clock, &channel)
+        });
         let nodes = nodes.collect::<Result<Vec<_>>>()?;
         let list = match &settings.list {
             Some(name) => list_hash([format!("{name}/{}", nodes.len())].iter()),
@@ -177,8 +178,7 @@ impl RedlockStore {
 
     /// Refuses nodes on which locks cannot work, or not safely; whether all keep their data.
     async fn check_nodes(&self) -> Result<bool> {
-        let asked =
-            self.nodes.iter().map(|node| async move { (node, Info::ask(&node.server).await) });
+        let asked = self.nodes.iter().map(|node| async move { (node, Info::ask(&node.server).await) });
         let mut persists = true;
         for (node, info) in futures_util::future::join_all(asked).await {
             // Those that do not answer are counted when it comes to the vote.
@@ -204,8 +204,7 @@ impl RedlockStore {
         loop {
             let survey = self.step(&self.nodes, Step::Look).await;
             self.learn(&survey);
-            let others =
-                |standing: &Standing| standing.list().is_some_and(|list| list != self.list);
+            let others = |standing: &Standing| standing.list().is_some_and(|list| list != self.list);
             let foreign = survey.stands().any(|(_, stand)| others(&stand.standing));
             let voters = survey.members(&self.list).len();
             if voters >= self.majority && !foreign {
@@ -249,11 +248,24 @@ impl RedlockStore {
         self.clock.wall_micros().saturating_add_signed(self.ahead.load(Ordering::Relaxed))
     }
 
-    /// The nodes' clocks showed this just now. It only makes guesses better.
-    fn learn_clock(&self, clock: u64) {
-        let ours = self.clock.wall_micros();
-        let ahead = i64::try_from(i128::from(clock) - i128::from(ours)).unwrap_or(0);
-        self.ahead.store(ahead, Ordering::Relaxed);
+    /// The nodes' clocks showed this, at some time since ours showed `before`. What we thought
+    /// of them is changed only as far as it must be: clients of one machine think the same.
+    /// It only makes guesses better.
+    fn learn_clock(&self, clock: u64, before: u64) {
+        let now = self.clock.wall_micros();
+        let ahead_of = |ours: u64| i64::try_from(i128::from(clock) - i128::from(ours)).unwrap_or(0);
+        let (least, most) = (ahead_of(now), ahead_of(before));
+        if least <= most {
+            let ahead = self.ahead.load(Ordering::Relaxed).clamp(least, most);
+            self.ahead.store(ahead, Ordering::Relaxed);
+        }
+    }
+
+    /// A token that was decided on: the next guess is above it, unless it is far ahead.
+    fn learn_token(&self, token: u64) {
+        if token < self.nodes_clock() + CREDIBLE {
+            self.last_guess.fetch_max(token, Ordering::AcqRel);
+        }
     }
 
     /// What a survey tells about epochs and clocks. An epoch never goes back: an old answer
@@ -264,7 +276,7 @@ impl RedlockStore {
             self.epoch.fetch_max(epoch, Ordering::AcqRel);
         }
         if let Some(clock) = survey.clock() {
-            self.learn_clock(clock);
+            self.learn_clock(clock, survey.asked);
         }
     }
 
@@ -300,6 +312,7 @@ impl RedlockStore {
         match hint {
             Hint::Lease(owner) if self.bids.heard(owner, node) => {}
             Hint::All => {
+                self.nodes[node].reconnected();
                 self.bids.heard_nothing(self.clock.now());
                 let _ = self.hints.try_send(hint);
             }

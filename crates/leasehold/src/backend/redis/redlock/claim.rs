@@ -161,11 +161,7 @@ impl RedlockStore {
     }
 
     /// The grant of a claim that has the lock, if it still has it.
-    pub(super) async fn prove(
-        self: &Arc<Self>,
-        claim: &Claim,
-        token: Token,
-    ) -> Result<Option<Grant>> {
+    pub(super) async fn prove(self: &Arc<Self>, claim: &Claim, token: Token) -> Result<Option<Grant>> {
         let hold: Hold = claim.hold(token);
         Ok(match self.renew_holds(vec![hold]).await?.pop() {
             Some(Renewal::Renewed(proof)) => Some(Grant { token, proof }),
@@ -173,8 +169,11 @@ impl RedlockStore {
         })
     }
 
-    async fn vote(self: &Arc<Self>, candidates: Vec<Candidate>) -> Result<Vec<(Candidate, Ended)>> {
-        let at = self.clock.now();
+    async fn vote(
+        self: &Arc<Self>,
+        candidates: Vec<Candidate>,
+    ) -> Result<Vec<(Candidate, Ended)>> {
+        let (at, wall) = (self.clock.now(), self.clock.wall_micros());
         let mut vote = Undecided::new(self, candidates);
         let mut said: Vec<Option<NodeVerdict>> = vec![None; self.nodes.len()];
         let mut stale = false;
@@ -200,8 +199,9 @@ impl RedlockStore {
         self.store_tokens(&mut vote.candidates, &mut said, &mut stale).await?;
         let ended = vote.decided(poll, |candidate| {
             if let Some(clock) = candidate.tally.clock() {
-                self.learn_clock(clock);
+                self.learn_clock(clock, wall);
             }
+            self.learn_token(candidate.token);
             self.judge(candidate, at, &said, stale)
         });
         Ok(ended)
@@ -315,9 +315,7 @@ impl RedlockStore {
         }
         call.arg(self.expected()).arg(&self.channel);
         // One client has one holder.
-        call.arg(
-            candidates.first().map_or_else(String::new, |one| encode_holder(&one.claim.holder)),
-        );
+        call.arg(candidates.first().map_or_else(String::new, |one| encode_holder(&one.claim.holder)));
         for Candidate { claim, attempt, guess, .. } in candidates {
             call.arg(attempt).arg(millis(claim.ttl)).arg(u8::from(claim.queue)).arg(guess);
         }

@@ -21,7 +21,7 @@ impl RedlockStore {
         let survey = self.step(&self.nodes, Step::Look).await;
         let mut findings = vec![self.number_of_nodes(), self.voters(&survey)];
         let clock = survey.clock().unwrap_or(0);
-        for (node, stand) in &survey.0 {
+        for (node, stand) in &survey.said {
             let name = node.name();
             let stand = match stand {
                 Ok(stand) => stand,
@@ -128,10 +128,7 @@ fn offset(name: &str, clock: u64, median: u64) -> Finding {
     let offset = clock.abs_diff(median);
     let seconds = Duration::from_micros(offset).as_secs_f64();
     if offset < NOTABLE_OFFSET {
-        return fine(format!(
-            "{name}: its clock differs by {:.0} ms from the others",
-            seconds * 1e3
-        ));
+        return fine(format!("{name}: its clock differs by {:.0} ms from the others", seconds * 1e3));
     }
     let (severity, advice) = if offset < FURTHEST {
         let advice = "leases do not compare clocks, but keys expire by them when they are set: run \
@@ -143,9 +140,5 @@ fn offset(name: &str, clock: u64, median: u64) -> Finding {
                       repeat there: run an NTP client";
         (Severity::Unsafe, advice)
     };
-    Finding::new(
-        severity,
-        format!("{name}: its clock differs by {seconds:.1} s from the others"),
-        advice,
-    )
+    Finding::new(severity, format!("{name}: its clock differs by {seconds:.1} s from the others"), advice)
 }

@@ -1,6 +1,7 @@
 //! One of the nodes: an independent Redis master.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::Value;
 
@@ -22,6 +23,8 @@ pub(super) struct Node {
     pub(super) server: Arc<Server>,
     /// Its messages: whom to wake, who lost a lease by force.
     pub(super) ears: Arc<Waiters>,
+    /// Counts its connections.
+    connections: AtomicU64,
 }
 
 /// What a node said to a call.
@@ -46,7 +49,18 @@ impl Node {
         let ears = Waiters::new(clock.clone());
         let connector = Connector::new(settings, clock, &ears)?;
         let role = Role::Everything { channel: channel.to_owned() };
-        Ok(Arc::new(Self { index, server: connector.server(host, role)?, ears }))
+        let connections = AtomicU64::new(0);
+        Ok(Arc::new(Self { index, server: connector.server(host, role)?, ears, connections }))
+    }
+
+    /// It has another connection than before.
+    pub(super) fn reconnected(&self) {
+        self.connections.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Which of its connections this is.
+    pub(super) fn connection(&self) -> u64 {
+        self.connections.load(Ordering::Acquire)
     }
 
     pub(super) fn name(&self) -> String {

@@ -46,16 +46,21 @@ pub(super) struct Stand {
 
 /// What all nodes said.
 #[derive(Debug)]
-pub(super) struct Survey(pub(super) Vec<(Arc<Node>, Result<Stand, Failure>)>);
+pub(super) struct Survey {
+    /// Our wall clock before they were asked, in µs.
+    pub(super) asked: u64,
+    pub(super) said: Vec<(Arc<Node>, Result<Stand, Failure>)>,
+}
 
 impl RedlockStore {
     /// Takes a step at these nodes.
     pub(super) async fn step(&self, nodes: &[Arc<Node>], step: Step) -> Survey {
+        let asked = self.clock.wall_micros();
         let asking = nodes.iter().map(|node| async {
             let stand = timeout(self.settings.timeout, self.step_at(node, step));
             (node.clone(), stand.await.unwrap_or_else(|_| Err(Failure::silent())))
         });
-        Survey(futures_util::future::join_all(asking).await)
+        Survey { asked, said: futures_util::future::join_all(asking).await }
     }
 
     async fn step_at(&self, node: &Node, step: Step) -> Result<Stand, Failure> {
@@ -90,7 +95,7 @@ impl Stand {
 impl Survey {
     /// The nodes that answered, and what they are.
     pub(super) fn stands(&self) -> impl Iterator<Item = (&Arc<Node>, &Stand)> {
-        self.0.iter().filter_map(|(node, stand)| Some((node, stand.as_ref().ok()?)))
+        self.said.iter().filter_map(|(node, stand)| Some((node, stand.as_ref().ok()?)))
     }
 
     /// The voters of this list.
@@ -110,7 +115,7 @@ impl Survey {
 
     /// What every node said, for an error.
     pub(super) fn verdicts(&self, list: &str) -> NodeVerdicts {
-        let verdicts = self.0.iter().map(|(node, stand)| {
+        let verdicts = self.said.iter().map(|(node, stand)| {
             let verdict = match stand {
                 Err(failure) => NodeVerdict::of_failure(failure),
                 Ok(stand) => match &stand.standing {

@@ -83,7 +83,8 @@ impl Tally {
             Decision::Won
         } else if granted >= majority {
             Decision::NeedsToken
-        } else if granted + pending < majority {
+        } else if granted + pending < majority && (pending == 0 || self.answered() >= majority) {
+            // Not before it is known whether another has it, or nobody can say.
             Decision::Lost
         } else {
             Decision::Open
@@ -106,13 +107,10 @@ impl Tally {
     }
 
     /// The holder, if one owner may have a majority when those that said nothing are with it.
-    pub(super) fn holder(
-        &self,
-        silent: usize,
-        majority: usize,
-    ) -> Option<(HeldBy, Option<Duration>)> {
-        let same =
-            |one: &&Taken| self.taken.iter().filter(|other| other.value == one.value).count();
+    pub(super) fn holder(&self, silent: usize, majority: usize) -> Option<(HeldBy, Option<Duration>)> {
+        let same = |one: &&Taken| {
+            self.taken.iter().filter(|other| other.value == one.value).count()
+        };
         let first = self.taken.iter().max_by_key(same)?;
         if same(&first) + silent < majority {
             return None;
@@ -185,7 +183,8 @@ mod tests {
     fn a_vote_is_decided_as_soon_as_it_can_be() {
         let mut tally = Tally::default();
         assert_eq!(tally.decide(5, 3), Decision::Open);
-        assert_eq!(tally.decide(2, 3), Decision::Lost);
+        assert_eq!(tally.decide(2, 3), Decision::Open, "they may say who has it");
+        assert_eq!(tally.decide(0, 3), Decision::Lost);
         for node in 0..3 {
             tally.hear(node, &Value::Int(1), 9).unwrap();
         }

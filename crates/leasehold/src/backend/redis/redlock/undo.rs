@@ -31,11 +31,13 @@ struct Stray {
 pub(super) struct Undecided<'a> {
     store: &'a Arc<RedlockStore>,
     pub(super) candidates: Vec<Candidate>,
+    connections: Arc<[u64]>,
 }
 
 impl<'a> Undecided<'a> {
     pub(super) fn new(store: &'a Arc<RedlockStore>, candidates: Vec<Candidate>) -> Self {
-        Self { store, candidates }
+        let connections = store.nodes.iter().map(|node| node.connection()).collect();
+        Self { store, candidates, connections }
     }
 
     pub(super) fn limit(&self) -> Duration {
@@ -66,7 +68,7 @@ impl<'a> Undecided<'a> {
         }
         take_back(self.store, lost);
         if !all.is_empty() {
-            late(self.store, poll, all);
+            late(self.store, poll, all, self.connections.clone());
         }
         ended
     }
@@ -122,9 +124,14 @@ fn take_back(store: &Arc<RedlockStore>, strays: Vec<Stray>) {
     runtime.spawn(async move { while poll.next().await.is_some() {} });
 }
 
-/// Nodes that grant a claim after its vote: fine if the lease lives, otherwise it is taken
-/// back there (the connection that brought the claim may have ended before the undoing).
-fn late(store: &Arc<RedlockStore>, mut poll: Poll, strays: Vec<Stray>) {
+/// Nodes that grant a claim after its vote: fine if the lease lives. What gave it back since
+/// then came behind the claim, unless it took another connection: then it is taken back again.
+fn late(
+    store: &Arc<RedlockStore>,
+    mut poll: Poll,
+    strays: Vec<Stray>,
+    connections: Arc<[u64]>,
+) {
     let Ok(runtime) = Handle::try_current() else { return };
     let store = Arc::downgrade(store);
     poll.extend(LATEST);
@@ -136,6 +143,9 @@ fn late(store: &Arc<RedlockStore>, mut poll: Poll, strays: Vec<Stray>) {
                 store.note(node, &said, &mut nobody);
                 continue;
             };
+            if store.nodes[node].connection() == connections[node] {
+                continue;
+            }
             let granted = strays.iter().zip(&answers).filter(|(stray, answer)| {
                 let granted = match answer {
                     Value::Int(1) => true,
