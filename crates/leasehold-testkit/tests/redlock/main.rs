@@ -7,4 +7,5 @@ mod doctor;
 mod failing;
 mod forgetting;
 mod lists;
+mod model;
 mod scene;
