@@ -100,7 +100,13 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
     for tasks in TASKS.into_iter().filter(|tasks| plan.wants(&name("redlock", *tasks))) {
         let yardstick = cases.len();
         let goal = vec![Goal::AtLeast("to loop", 0.9)];
-        cases.push((name("quorum loop", tasks), tasks, Who::Loop(least.clone()), yardstick, vec![]));
+        cases.push((
+            name("quorum loop", tasks),
+            tasks,
+            Who::Loop(least.clone()),
+            yardstick,
+            vec![],
+        ));
         cases.push((name("redlock", tasks), tasks, Who::Ours(ours.clone()), yardstick, goal));
         cases.push((name("rslock", tasks), tasks, Who::Rslock(rslock.clone()), yardstick, vec![]));
     }
@@ -216,8 +222,10 @@ async fn orphans(least: &Loop) -> Result<usize> {
 /// redlock-py's pairs in a second, if it is installed.
 fn redlock_py(hosts: &[&str], measure: Duration) -> Result<Option<f64>> {
     let Some(python) = python() else { return Ok(None) };
-    let script =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/leasehold-testkit/foreign/redlock_pairs.py");
+    let script = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../crates/leasehold-testkit/foreign/redlock_pairs.py"
+    );
     let mut command = Command::new(python);
     command.arg(script).arg(measure.as_secs_f64().to_string()).args(hosts);
     let output = command.output()?;

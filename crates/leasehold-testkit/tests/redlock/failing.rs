@@ -71,9 +71,8 @@ async fn two_of_five_paused_delay_nobody_and_keep_nothing() {
     }
     five.nodes[0].process().resume();
     five.nodes[4].process().resume();
-    let only_held = async || {
-        five.nodes.iter().all(|node| lock_keys(node).iter().all(|key| key == "lock:held"))
-    };
+    let only_held =
+        async || five.nodes.iter().all(|node| lock_keys(node).iter().all(|key| key == "lock:held"));
     eventually("what came late is undone", only_held).await;
     assert_eq!(held.state(), LeaseState::Held);
     held.release().await.unwrap();

@@ -125,7 +125,10 @@ async fn a_founding_that_stopped_halfway_is_finished() {
             }
         }
         let locks = client(&five).await;
-        assert!(locks.lock("a").ttl(SHORT).try_acquire().await.unwrap().is_some(), "{begun} had begun");
+        assert!(
+            locks.lock("a").ttl(SHORT).try_acquire().await.unwrap().is_some(),
+            "{begun} had begun"
+        );
         let whole = async || five.nodes.iter().all(|node| marker(node).starts_with("member "));
         eventually("all vote", whole).await;
     }

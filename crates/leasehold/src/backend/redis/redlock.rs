@@ -33,9 +33,9 @@ use mend::{Joining, Next};
 use node::{Node, Said};
 #[doc(hidden)]
 pub use script::script_text;
+pub use repair::repair;
 use standing::{Standing, expected, list_hash};
 use survey::{Step, Survey};
-pub use repair::repair;
 pub use verdict::{NodeVerdict, NodeVerdicts};
 
 mod bids;
@@ -126,9 +126,11 @@ impl RedlockStore {
     fn new(settings: Settings, clock: Clock) -> Result<Self> {
         check_list(&settings)?;
         let channel = format!("leasehold:wake:{}", Owner::random());
-        let nodes = settings.hosts.iter().enumerate().map(|(index, host)| {
-            Node::new(index, host, &settings, &clock, &channel)
-        });
+        let nodes = settings
+            .hosts
+            .iter()
+            .enumerate()
+            .map(|(index, host)| Node::new(index, host, &settings, &clock, &channel));
         let nodes = nodes.collect::<Result<Vec<_>>>()?;
         let list = match &settings.list {
             Some(name) => list_hash([format!("{name}/{}", nodes.len())].iter()),
@@ -178,7 +180,8 @@ impl RedlockStore {
 
     /// Refuses nodes on which locks cannot work, or not safely; whether all keep their data.
     async fn check_nodes(&self) -> Result<bool> {
-        let asked = self.nodes.iter().map(|node| async move { (node, Info::ask(&node.server).await) });
+        let asked =
+            self.nodes.iter().map(|node| async move { (node, Info::ask(&node.server).await) });
         let mut persists = true;
         for (node, info) in futures_util::future::join_all(asked).await {
             // Those that do not answer are counted when it comes to the vote.
@@ -204,7 +207,8 @@ impl RedlockStore {
         loop {
             let survey = self.step(&self.nodes, Step::Look).await;
             self.learn(&survey);
-            let others = |standing: &Standing| standing.list().is_some_and(|list| list != self.list);
+            let others =
+                |standing: &Standing| standing.list().is_some_and(|list| list != self.list);
             let foreign = survey.stands().any(|(_, stand)| others(&stand.standing));
             let voters = survey.members(&self.list).len();
             if voters >= self.majority && !foreign {

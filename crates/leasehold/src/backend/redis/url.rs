@@ -184,7 +184,9 @@ impl Settings {
             "sentinel-password" if sentinel => self.sentinel_credentials.password = Some(value),
             "ca" | "cert" | "key" => {
                 let Some(tls) = &mut self.tls else {
-                    return Err(Error::invalid(format!("{name}= needs TLS: write rediss:// (or redlocks://)")));
+                    return Err(Error::invalid(format!(
+                        "{name}= needs TLS: write rediss:// (or redlocks://)"
+                    )));
                 };
                 let path = PathBuf::from(value);
                 match name {

@@ -136,9 +136,10 @@ impl Bids {
     /// The attempt failed, and there will be no other.
     pub(super) fn end(&self, owner: Owner, attempt: &str) {
         let mut table = self.table.lock();
-        let ended = table.bids.get(&owner).is_some_and(
-            |bid| matches!(&bid.stage, Stage::Voting(present) if present == attempt),
-        );
+        let ended = table
+            .bids
+            .get(&owner)
+            .is_some_and(|bid| matches!(&bid.stage, Stage::Voting(present) if present == attempt));
         if ended {
             table.bids.remove(&owner);
         }
@@ -172,7 +173,9 @@ impl Bids {
             None => Arc::default(),
         };
         bell.notify_one();
-        table.bids.insert(claim.owner, Bid { stage: Stage::Barred, until, bell, woken: 0, splits: 0 });
+        table
+            .bids
+            .insert(claim.owner, Bid { stage: Stage::Barred, until, bell, woken: 0, splits: 0 });
     }
 
     /// The lease goes on for so long at least.

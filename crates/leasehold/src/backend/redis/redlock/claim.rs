@@ -161,7 +161,11 @@ impl RedlockStore {
     }
 
     /// The grant of a claim that has the lock, if it still has it.
-    pub(super) async fn prove(self: &Arc<Self>, claim: &Claim, token: Token) -> Result<Option<Grant>> {
+    pub(super) async fn prove(
+        self: &Arc<Self>,
+        claim: &Claim,
+        token: Token,
+    ) -> Result<Option<Grant>> {
         let hold: Hold = claim.hold(token);
         Ok(match self.renew_holds(vec![hold]).await?.pop() {
             Some(Renewal::Renewed(proof)) => Some(Grant { token, proof }),
@@ -169,10 +173,7 @@ impl RedlockStore {
         })
     }
 
-    async fn vote(
-        self: &Arc<Self>,
-        candidates: Vec<Candidate>,
-    ) -> Result<Vec<(Candidate, Ended)>> {
+    async fn vote(self: &Arc<Self>, candidates: Vec<Candidate>) -> Result<Vec<(Candidate, Ended)>> {
         let (at, wall) = (self.clock.now(), self.clock.wall_micros());
         let mut vote = Undecided::new(self, candidates);
         let mut said: Vec<Option<NodeVerdict>> = vec![None; self.nodes.len()];
@@ -315,7 +316,9 @@ impl RedlockStore {
         }
         call.arg(self.expected()).arg(&self.channel);
         // One client has one holder.
-        call.arg(candidates.first().map_or_else(String::new, |one| encode_holder(&one.claim.holder)));
+        call.arg(
+            candidates.first().map_or_else(String::new, |one| encode_holder(&one.claim.holder)),
+        );
         for Candidate { claim, attempt, guess, .. } in candidates {
             call.arg(attempt).arg(millis(claim.ttl)).arg(u8::from(claim.queue)).arg(guess);
         }

@@ -128,7 +128,10 @@ fn offset(name: &str, clock: u64, median: u64) -> Finding {
     let offset = clock.abs_diff(median);
     let seconds = Duration::from_micros(offset).as_secs_f64();
     if offset < NOTABLE_OFFSET {
-        return fine(format!("{name}: its clock differs by {:.0} ms from the others", seconds * 1e3));
+        return fine(format!(
+            "{name}: its clock differs by {:.0} ms from the others",
+            seconds * 1e3
+        ));
     }
     let (severity, advice) = if offset < FURTHEST {
         let advice = "leases do not compare clocks, but keys expire by them when they are set: run \
@@ -140,5 +143,9 @@ fn offset(name: &str, clock: u64, median: u64) -> Finding {
                       repeat there: run an NTP client";
         (Severity::Unsafe, advice)
     };
-    Finding::new(severity, format!("{name}: its clock differs by {seconds:.1} s from the others"), advice)
+    Finding::new(
+        severity,
+        format!("{name}: its clock differs by {seconds:.1} s from the others"),
+        advice,
+    )
 }

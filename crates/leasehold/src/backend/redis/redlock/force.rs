@@ -23,7 +23,11 @@ const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 const EPOCHS: usize = 3;
 
 impl RedlockStore {
-    pub(super) async fn force(self: &Arc<Self>, name: Name, forced: Forced) -> Result<Option<Token>> {
+    pub(super) async fn force(
+        self: &Arc<Self>,
+        name: Name,
+        forced: Forced,
+    ) -> Result<Option<Token>> {
         let keys = self.keys(&name);
         let mut ended: Option<u64> = None;
         for round in 1..=EPOCHS {
@@ -65,4 +69,3 @@ impl RedlockStore {
         Ok(None)
     }
 }
-

@@ -39,7 +39,8 @@ impl RedlockStore {
             call
         };
         // All that answer are heard: nobody waits for this.
-        let answers = self.consult(call, names.len(), self.settings.timeout, |_, pending| pending == 0);
+        let answers =
+            self.consult(call, names.len(), self.settings.timeout, |_, pending| pending == 0);
         let answers = answers.await;
         if answers.given.len() < self.majority {
             return Err(answers.no_majority());
@@ -85,10 +86,9 @@ impl RedlockStore {
         let mut names = BTreeSet::new();
         let mut heard = 0;
         let mut failure = None;
-        for scanned in futures_util::future::join_all(
-            self.nodes.iter().map(|node| self.names(node, prefix)),
-        )
-        .await
+        for scanned in
+            futures_util::future::join_all(self.nodes.iter().map(|node| self.names(node, prefix)))
+                .await
         {
             match scanned {
                 Ok(some) => {

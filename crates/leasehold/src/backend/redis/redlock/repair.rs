@@ -77,7 +77,8 @@ impl RedlockStore {
         let strange = |standing: &Standing| {
             *standing == Standing::Unknown || standing.list().is_some_and(|list| list != self.list)
         };
-        if reached < self.nodes.len() || survey.stands().any(|(_, stand)| strange(&stand.standing)) {
+        if reached < self.nodes.len() || survey.stands().any(|(_, stand)| strange(&stand.standing))
+        {
             return Err(survey.verdicts(&self.list).no_majority());
         }
         let members = survey.members(&self.list);

@@ -98,7 +98,8 @@ mod tests {
         };
         assert_eq!(Standing::parse("member ab 3 30000 77 5"), Standing::Member(known.clone()));
         assert_eq!(Standing::parse("joining ab 3 30000 77 5"), Standing::Joining(known));
-        for odd in ["x", "member", "member ab", "member ab x 1 1", "member ab 1 1", "king ab 1 1 1"] {
+        for odd in ["x", "member", "member ab", "member ab x 1 1", "member ab 1 1", "king ab 1 1 1"]
+        {
             assert_eq!(Standing::parse(odd), Standing::Unknown, "{odd}");
         }
     }

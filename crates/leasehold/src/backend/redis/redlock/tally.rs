@@ -107,10 +107,13 @@ impl Tally {
     }
 
     /// The holder, if one owner may have a majority when those that said nothing are with it.
-    pub(super) fn holder(&self, silent: usize, majority: usize) -> Option<(HeldBy, Option<Duration>)> {
-        let same = |one: &&Taken| {
-            self.taken.iter().filter(|other| other.value == one.value).count()
-        };
+    pub(super) fn holder(
+        &self,
+        silent: usize,
+        majority: usize,
+    ) -> Option<(HeldBy, Option<Duration>)> {
+        let same =
+            |one: &&Taken| self.taken.iter().filter(|other| other.value == one.value).count();
         let first = self.taken.iter().max_by_key(same)?;
         if same(&first) + silent < majority {
             return None;

@@ -126,12 +126,7 @@ fn take_back(store: &Arc<RedlockStore>, strays: Vec<Stray>) {
 
 /// Nodes that grant a claim after its vote: fine if the lease lives. What gave it back since
 /// then came behind the claim, unless it took another connection: then it is taken back again.
-fn late(
-    store: &Arc<RedlockStore>,
-    mut poll: Poll,
-    strays: Vec<Stray>,
-    connections: Arc<[u64]>,
-) {
+fn late(store: &Arc<RedlockStore>, mut poll: Poll, strays: Vec<Stray>, connections: Arc<[u64]>) {
     let Ok(runtime) = Handle::try_current() else { return };
     let store = Arc::downgrade(store);
     poll.extend(LATEST);
