@@ -31,9 +31,9 @@ use crate::token::Token;
 use bids::Bids;
 use mend::{Joining, Next};
 use node::{Node, Said};
+pub use repair::repair;
 #[doc(hidden)]
 pub use script::script_text;
-pub use repair::repair;
 use standing::{Standing, expected, list_hash};
 use survey::{Step, Survey};
 pub use verdict::{NodeVerdict, NodeVerdicts};
