@@ -19,6 +19,7 @@ mod pairs;
 mod postgres;
 mod raw;
 mod redis;
+mod redlock;
 mod report;
 mod stats;
 mod usage;
@@ -63,6 +64,8 @@ enum Group {
     Holding,
     /// The same three on a Redis server.
     Redis,
+    /// Redlock on five nodes: pairs, beside a minimal quorum loop and rslock.
+    Redlock,
     /// etcd: pairs and hand-over, beside its own driver.
     Etcd,
     /// ZooKeeper: pairs and contention, beside its driver and kazoo.
@@ -134,6 +137,9 @@ fn bench(bench: Bench) -> Result<ExitCode> {
     }
     if wants(Group::Redis) {
         missed += redis::run(&plan)?.iter().map(|table| table.print(format)).sum::<usize>();
+    }
+    if wants(Group::Redlock) {
+        missed += redlock::run(&plan)?.print(format);
     }
     if wants(Group::Etcd) {
         missed += etcd::run(&plan)?.print(format);

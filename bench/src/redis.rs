@@ -10,8 +10,8 @@ use server::Server;
 mod handover;
 mod holding;
 mod pairs;
-mod raw;
-mod server;
+pub(crate) mod raw;
+pub(crate) mod server;
 
 /// All tables of Redis, on one server of their own.
 pub(crate) fn run(plan: &Plan) -> Result<Vec<Table>> {

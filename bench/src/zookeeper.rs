@@ -16,6 +16,7 @@ use crate::report::{Goal, Row, Table};
 use crate::stats::median;
 
 mod peers;
+pub(crate) use peers::python;
 
 const COLUMNS: &[&str] = &["per s", "us each", "to peer", "to kazoo"];
 /// Enough for the server to be the limit.

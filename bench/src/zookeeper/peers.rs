@@ -116,7 +116,7 @@ pub(super) fn kazoo(server: &Zookeeper, clients: usize, measure: Duration) -> Re
 }
 
 /// Python with kazoo, where scripts/test puts it: beside the folder of this program.
-pub(super) fn python() -> Option<PathBuf> {
+pub(crate) fn python() -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let python = program.parent()?.parent()?.join("foreign/bin/python");
     python.exists().then_some(python)

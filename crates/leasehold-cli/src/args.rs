@@ -203,6 +203,10 @@ pub(crate) struct Doctor {
     #[arg(long)]
     pub(crate) json: bool,
 
+    /// Bring back nodes of a redlock that have lost their data, and wait until they vote
+    #[arg(long)]
+    pub(crate) repair: bool,
+
     #[command(flatten)]
     pub(crate) on: OnStore,
 }

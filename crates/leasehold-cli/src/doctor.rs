@@ -1,12 +1,13 @@
 //! `leasehold doctor`: what the store finds about its own set-up.
 
-use leasehold::Locks;
 use leasehold::backend::{Finding, Severity};
+use leasehold::clock::Clock;
+use leasehold::{Locks, StoreKind};
 use serde::Serialize;
 
 use crate::args::Doctor;
 use crate::config::Config;
-use crate::exit::{Failure, UNSAFE};
+use crate::exit::{Failure, UNSAFE, USAGE};
 use crate::report::{self, Found, severity};
 use crate::show::promises;
 use crate::store::{Store, refused};
@@ -22,7 +23,11 @@ struct Document {
 
 /// Prints the findings.
 pub(crate) fn doctor(args: Doctor, config: &Config) -> Result<u8, Failure> {
-    Store::resolve(args.on, config)?.with("leasehold doctor", async |locks: Locks| {
+    let store = Store::resolve(args.on, config)?;
+    if args.repair {
+        repair(&store)?;
+    }
+    store.with("leasehold doctor", async |locks: Locks| {
         let findings = locks.examine().await.map_err(refused)?;
         let worst = findings.iter().map(|finding| finding.severity).max();
         let worst = worst.unwrap_or(Severity::Fine);
@@ -40,6 +45,24 @@ pub(crate) fn doctor(args: Doctor, config: &Config) -> Result<u8, Failure> {
         }
         Ok(if worst >= Severity::Unsafe { UNSAFE } else { 0 })
     })
+}
+
+/// Brings back what can be brought back, and says what was done.
+fn repair(store: &Store) -> Result<(), Failure> {
+    if !StoreKind::Redlock.schemes().contains(&store.scheme()) {
+        let message = "only the nodes of a redlock can be repaired: for other stores see what \
+                       `leasehold doctor` advises";
+        return Err(Failure::new(USAGE, message));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::broken("cannot start", &error))?;
+    let repairing = leasehold::backend::redlock::repair(store.url(), Clock::boot());
+    for finding in runtime.block_on(repairing).map_err(refused)? {
+        for (title, text) in lines(&finding) {
+            eprintln!("repair: {title} {text}");
+        }
+    }
+    Ok(())
 }
 
 fn lines(finding: &Finding) -> impl Iterator<Item = (&'static str, String)> {

@@ -85,6 +85,7 @@ pub(crate) const DOCTOR: &str = "\
 Examples:
   leasehold doctor
   leasehold doctor --store sqlite:/var/lib/app/locks.db --require linearizable
+  leasehold doctor --store redlock://redis1,redis2,redis3 --repair
 
 Exit codes: 0 nothing unsafe, 1 something is, 204 refused by --require.";
 

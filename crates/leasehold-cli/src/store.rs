@@ -37,6 +37,11 @@ impl Store {
         Ok(Self { url, required })
     }
 
+    /// Its URL, secrets and all.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// What its URL begins with.
     pub(crate) fn scheme(&self) -> &str {
         self.url.split_once(':').map_or("", |(scheme, _)| scheme)

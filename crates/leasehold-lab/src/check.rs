@@ -120,9 +120,11 @@ impl fmt::Display for Outcome {
             grouped(self.steps),
             self.depth
         )?;
+        // Of what was seen so far, nobody can say that it holds.
+        let unbroken = if self.counterexamples.is_empty() { "holds " } else { "held  " };
         for property in &self.properties {
             let broken = self.counterexamples.iter().any(|found| found.property == *property);
-            writeln!(f, "  {} {property}", if broken { "BROKEN" } else { "holds " })?;
+            writeln!(f, "  {} {property}", if broken { "BROKEN" } else { unbroken })?;
         }
         for (what, reached) in &self.reached {
             writeln!(f, "  {} {what}", if *reached { "seen  " } else { "unseen" })?;

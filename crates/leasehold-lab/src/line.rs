@@ -25,6 +25,8 @@ pub const TTL: u8 = 3;
 pub const SHORT: u8 = 2;
 /// After how many ticks without a heartbeat somebody in line is passed over.
 pub const LIVE: u8 = 2;
+/// For how many ticks claims are refused whose owner is barred.
+pub const BAR: u8 = 4;
 /// How many ticks a request may be on its way.
 pub const DELAY: u8 = 2;
 /// Ages are not told apart beyond this.
@@ -67,8 +69,6 @@ pub struct Line {
 pub struct Habits {
     /// The deadline counts from the request that the grant names, not from the message.
     pub counts_from_proof: bool,
-    /// Nor from the heartbeat whose answer told of it.
-    pub counts_from_named: bool,
     /// A grant is looked at before it is taken: its deadline may have passed.
     pub looks_at_grant: bool,
     /// Who is told that it is not in line enqueues again.
@@ -77,12 +77,15 @@ pub struct Habits {
 
 impl Default for Habits {
     fn default() -> Self {
-        Self {
-            counts_from_proof: true,
-            counts_from_named: true,
-            looks_at_grant: true,
-            enqueues_again: true,
-        }
+        Self { counts_from_proof: true, looks_at_grant: true, enqueues_again: true }
+    }
+}
+
+impl Line {
+    /// So many clients, of whom one dies, and one trouble.
+    pub fn new(clients: usize) -> Self {
+        let (rules, habits) = Default::default();
+        Self { clients, deaths: 1, troubles: 1, rules, habits }
     }
 }
 

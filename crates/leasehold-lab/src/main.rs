@@ -49,7 +49,12 @@ fn main() -> ExitCode {
             };
             let cases: Vec<&Case> = catalogue::all().filter(chosen).collect();
             if cases.is_empty() {
-                eprintln!("there is no such model or variant; `leasehold-lab list` names them");
+                let known = catalogue::all().any(|case| case.model == model);
+                let missing = match variant {
+                    Some(variant) if known => format!("no variant {variant:?} of {model}"),
+                    _ => format!("no model {model:?}"),
+                };
+                eprintln!("there is {missing}; `leasehold-lab list` names them all");
                 return ExitCode::from(2);
             }
             let mut code = ExitCode::SUCCESS;
@@ -76,7 +81,8 @@ fn list() {
             say(model);
         }
         let Size { nodes, attempts } = case.size;
-        say(&format!("  {:<24} {} ({nodes}×{attempts})", case.variant, case.what));
+        let by_hand = if case.tested { "" } else { "; not among the tests" };
+        say(&format!("  {:<24} {} ({nodes}×{attempts}{by_hand})", case.variant, case.what));
         if let Some(property) = case.breaks {
             say(&format!("  {:<24} must break {property}", ""));
         }

@@ -16,6 +16,6 @@ common::cases! { "line";
     long_grants: "long-grants",
     newcomer_first: "newcomer-first",
     deadline_from_push: "deadline-from-push",
-    deadline_from_answer: "deadline-from-answer",
+    telling_extends_not: "telling-extends-not",
     stale_grant: "stale-grant",
 }

@@ -16,6 +16,7 @@ use crate::world::{Opening, StoreUnderTest};
 pub mod etcd;
 pub mod postgres;
 pub mod redis;
+pub mod redlock;
 pub mod zookeeper;
 
 /// A fresh store of this kind, behind a server of its own if it needs one. There is no
@@ -25,6 +26,7 @@ pub fn open(kind: StoreKind) -> Arc<dyn StoreUnderTest> {
         StoreKind::Memory => Arc::new(Memory::default()),
         StoreKind::Sqlite => Arc::new(Sqlite::new()),
         StoreKind::Redis => Arc::new(redis::Redis::single(&[])),
+        StoreKind::Redlock => Arc::new(redlock::Redlock::start(3, &[])),
         StoreKind::Etcd => Arc::new(etcd::EtcdUnderTest::start(1)),
         StoreKind::Zookeeper => Arc::new(zookeeper::ZookeeperUnderTest::alone()),
         StoreKind::Postgres => Arc::new(postgres::PostgresStore::lease()),

@@ -42,6 +42,7 @@ suite!(
     Sqlite as sqlite;
     elsewhere:
         Redis in "redis/main.rs",
+        Redlock in "redlock/main.rs",
         Etcd in "etcd/main.rs",
         Postgres in "postgres/main.rs",
         Zookeeper in "zookeeper/main.rs"

@@ -102,6 +102,26 @@ fn memory_serves_a_thousand_waiters() {
 }
 
 #[test]
+fn redlock_survives_paused_holders() {
+    passes("redlock", Fault::Pause);
+}
+
+#[test]
+fn redlock_survives_partitions() {
+    passes("redlock", Fault::Partition);
+}
+
+#[test]
+fn redlock_survives_the_restart_of_a_minority() {
+    passes("redlock", Fault::Restart);
+}
+
+#[test]
+fn redlock_survives_the_loss_of_a_minoritys_data() {
+    passes("redlock", Fault::Amnesia);
+}
+
+#[test]
 fn redis_survives_paused_holders() {
     passes("redis", Fault::Pause);
 }

@@ -35,6 +35,7 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// | `postgres://user@host/database` | PostgreSQL, leases in a table; `?mode=session` for advisory locks |
 /// | `memory:` | a store of its own in the memory of this process |
 /// | `memory:name` | the store of this name in the memory of this process |
+/// | `redlock://host,host,host` | a majority of independent Redis servers (feature `redis`) |
 /// | `redis://host` | a Redis or Valkey server (feature `redis`); also `redis+sentinel://`, `redis+cluster://` |
 ///
 /// ```
@@ -187,6 +188,9 @@ pub enum StoreKind {
     /// Redis and Valkey.
     #[cfg(feature = "redis")]
     Redis,
+    /// Independent Redis masters, a majority of which must agree.
+    #[cfg(feature = "redis")]
+    Redlock,
     /// etcd.
     #[cfg(feature = "etcd")]
     Etcd,
@@ -215,6 +219,8 @@ impl StoreKind {
         StoreKind::Sqlite,
         #[cfg(feature = "redis")]
         StoreKind::Redis,
+        #[cfg(feature = "redis")]
+        StoreKind::Redlock,
         #[cfg(feature = "etcd")]
         StoreKind::Etcd,
         #[cfg(feature = "zookeeper")]
@@ -238,6 +244,8 @@ impl StoreKind {
                 "redis+cluster",
                 "rediss+cluster",
             ],
+            #[cfg(feature = "redis")]
+            Self::Redlock => &["redlock", "redlocks"],
             #[cfg(feature = "etcd")]
             Self::Etcd => &["etcd", "etcds"],
             #[cfg(feature = "zookeeper")]
@@ -258,6 +266,10 @@ impl StoreKind {
             ),
             #[cfg(feature = "redis")]
             Self::Redis => SetUp::Nothing("Redis needs no schema: keys come and go with the locks"),
+            #[cfg(feature = "redis")]
+            Self::Redlock => SetUp::Nothing(
+                "a redlock needs no schema: its first client gives every node its marker",
+            ),
             #[cfg(feature = "etcd")]
             Self::Etcd => {
                 SetUp::Nothing("the etcd store needs no schema: its keys are those of etcdctl lock")
@@ -322,6 +334,10 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
         }
         #[cfg(feature = "redis")]
         StoreKind::Redis => Ok(crate::backend::redis::RedisStore::open(url, clock.clone()).await?),
+        #[cfg(feature = "redis")]
+        StoreKind::Redlock => {
+            Ok(crate::backend::redlock::RedlockStore::open(url, clock.clone()).await?)
+        }
         #[cfg(feature = "etcd")]
         StoreKind::Etcd => Ok(crate::backend::etcd::EtcdStore::open(url, clock.clone()).await?),
         #[cfg(feature = "zookeeper")]

@@ -1,121 +1,107 @@
 //! What is explored of the model, and what it must not do without.
 
 use super::{DEADLINE, FRESH, Line, MOVING, ORDERED, TOLD};
-use crate::catalogue::{Case, Explore, Size};
-use crate::check::{Outcome, check};
+use crate::catalogue::{Case, Size, Subject};
 
 const THREE: Size = Size::new(1, 3);
 const FOUR: Size = Size::new(1, 4);
 
 /// All cases.
 pub const CASES: &[Case] = &[
-    Case::sound("line", "troubles", "two troubles and a death", THREE, |size, sought| {
-        explore(size, sought, |model| model.troubles = 2)
-    }),
-    Case::sound("line", "deaths", "three of four die", FOUR, |size, sought| {
-        explore(size, sought, mourning)
-    }),
-    broken(
+    Case::holds(
+        "troubles",
+        "two troubles and a death",
+        THREE,
+        Subject::Line(|model| model.troubles = 2),
+    ),
+    Case::holds("deaths", "three of four die", FOUR, Subject::Line(mourning)),
+    Case::breaks(
+        MOVING,
         "no-repair",
         "a heartbeat that finds the lock free does nothing",
-        MOVING,
-        |size, sought| explore(size, sought, |model| model.rules.beat_repairs = false),
+        THREE,
+        Subject::Line(|model| model.rules.beat_repairs = false),
     ),
-    deadly(
+    Case::breaks(
+        MOVING,
         "repairs-for-itself",
         "a heartbeat helps its sender only, if it is first",
-        MOVING,
-        |size, sought| {
-            explore(size, sought, |model| {
-                mourning(model);
-                model.rules.beat_repairs_for_others = false;
-            })
-        },
+        FOUR,
+        Subject::Line(|model| {
+            mourning(model);
+            model.rules.beat_repairs_for_others = false;
+        }),
     ),
-    broken("unknown-untold", "who is not in line is told to wait", TOLD, |size, sought| {
-        explore(size, sought, |model| model.rules.beat_tells_unknown = false)
-    }),
-    broken(
+    Case::breaks(
+        TOLD,
+        "unknown-untold",
+        "who is not in line is told to wait",
+        THREE,
+        Subject::Line(|model| model.rules.beat_tells_unknown = false),
+    ),
+    Case::breaks(
+        MOVING,
         "unknown-unheeded",
         "who is told that it is not in line goes on waiting",
-        MOVING,
-        |size, sought| explore(size, sought, |model| model.habits.enqueues_again = false),
+        THREE,
+        Subject::Line(|model| model.habits.enqueues_again = false),
     ),
-    broken(
+    Case::breaks(
+        TOLD,
         "grant-untold",
         "a heartbeat does not tell of a grant (a lost push)",
-        TOLD,
-        |size, sought| explore(size, sought, |model| model.rules.beat_tells_granted = false),
+        THREE,
+        Subject::Line(|model| model.rules.beat_tells_granted = false),
     ),
-    deadly(
+    Case::breaks(
+        MOVING,
         "dead-not-skipped",
         "who has not been heard of is granted the lock (redisson#3004)",
-        MOVING,
-        |size, sought| {
-            explore(size, sought, |model| {
-                mourning(model);
-                model.rules.skips_dead = false;
-            })
-        },
+        FOUR,
+        Subject::Line(|model| {
+            mourning(model);
+            model.rules.skips_dead = false;
+        }),
     ),
-    deadly("long-grants", "who waits is granted the whole TTL unheard", MOVING, |size, sought| {
-        explore(size, sought, |model| {
+    Case::breaks(
+        MOVING,
+        "long-grants",
+        "who waits is granted the whole TTL unheard",
+        FOUR,
+        Subject::Line(|model| {
             mourning(model);
             model.rules.short_grants = false;
-        })
-    }),
-    broken("newcomer-first", "a newcomer takes the free lock", ORDERED, |size, sought| {
-        explore(size, sought, |model| model.rules.newcomers_queue = false)
-    }),
-    broken(
+        }),
+    ),
+    Case::breaks(
+        ORDERED,
+        "newcomer-first",
+        "a newcomer takes the free lock",
+        THREE,
+        Subject::Line(|model| model.rules.newcomers_queue = false),
+    ),
+    Case::breaks(
+        DEADLINE,
         "deadline-from-push",
         "the deadline counts from the message",
-        DEADLINE,
-        |size, sought| explore(size, sought, |model| model.habits.counts_from_proof = false),
+        THREE,
+        Subject::Line(|model| model.habits.counts_from_proof = false),
     ),
-    broken(
-        "deadline-from-answer",
-        "the deadline counts from the heartbeat that told of it",
+    Case::breaks(
         DEADLINE,
-        |size, sought| explore(size, sought, |model| model.habits.counts_from_named = false),
+        "telling-extends-not",
+        "who asks is told of a grant that is older, and counts from the question",
+        THREE,
+        Subject::Line(|model| model.rules.telling_extends = false),
     ),
-    broken(
+    Case::breaks(
+        FRESH,
         "stale-grant",
         "a grant is taken unseen after the wait (etcd#11456)",
-        FRESH,
-        |size, sought| explore(size, sought, |model| model.habits.looks_at_grant = false),
+        THREE,
+        Subject::Line(|model| model.habits.looks_at_grant = false),
     ),
 ];
-
-const fn deadly(
-    variant: &'static str,
-    what: &'static str,
-    breaks: &'static str,
-    explore: Explore,
-) -> Case {
-    Case::broken("line", variant, what, breaks, FOUR, explore)
-}
-
-const fn broken(
-    variant: &'static str,
-    what: &'static str,
-    breaks: &'static str,
-    explore: Explore,
-) -> Case {
-    Case::broken("line", variant, what, breaks, THREE, explore)
-}
-
-fn explore(size: Size, sought: Option<&'static str>, change: impl Fn(&mut Line)) -> Outcome {
-    let mut model = Line {
-        clients: size.attempts,
-        deaths: 1,
-        troubles: 1,
-        rules: Default::default(),
-        habits: Default::default(),
-    };
-    change(&mut model);
-    check(model, sought)
-}
 
 fn mourning(model: &mut Line) {
     model.deaths = 3;

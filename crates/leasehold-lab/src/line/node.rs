@@ -4,7 +4,7 @@
 //! A real heartbeat has a number, and its sender remembers when it sent which. Here the *age* of
 //! a heartbeat stands for both: how many ticks ago its sender sent it.
 
-use super::{LIVE, OLDEST, SHORT, TTL};
+use super::{BAR, LIVE, OLDEST, SHORT, TTL};
 
 /// What the server keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -13,6 +13,8 @@ pub struct Server {
     pub lock: Option<Held>,
     /// Who waits, in the order of their coming.
     pub line: Vec<Place>,
+    /// Whose claims are refused. (Nobody's in what is explored here: bars are the `contract`'s.)
+    pub barred: Vec<Bar>,
 }
 
 /// The lock, held.
@@ -22,8 +24,6 @@ pub struct Held {
     pub holder: u8,
     /// For how many more ticks.
     pub left: u8,
-    /// What the grant says.
-    pub grant: Grant,
 }
 
 /// A grant as its holder is told of it.
@@ -40,10 +40,19 @@ pub struct Grant {
 pub struct Place {
     /// Whose.
     pub waiter: u8,
-    /// How many ticks ago the newest request of it that arrived was sent.
+    /// How many ticks ago the request of it that arrived last was sent.
     pub proof: u8,
     /// How many ticks ago that arrived.
     pub quiet: u8,
+}
+
+/// Somebody's claims are refused: one may still be on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Bar {
+    /// Whose.
+    pub owner: u8,
+    /// For how many more ticks.
+    pub left: u8,
 }
 
 /// A request.
@@ -51,6 +60,8 @@ pub struct Place {
 pub enum Order {
     /// The lock, or a place in line.
     Claim,
+    /// The lock, or nothing.
+    Try,
     /// I still wait.
     Beat,
     /// For the whole TTL again.
@@ -59,6 +70,10 @@ pub enum Order {
     Release,
     /// Out of the line, or out of the lock that was granted meanwhile.
     Leave,
+    /// Is it mine? If not, let no claim of mine take it from now on.
+    Settle,
+    /// Away from its holder, whoever that is.
+    Force,
 }
 
 /// What the server answers.
@@ -68,10 +83,25 @@ pub enum Answer {
     Granted(Grant),
     /// You are in line.
     Queued,
+    /// It is another's.
+    Held,
+    /// Your claims are refused.
+    Barred,
     /// You are not in line: enqueue again.
     Unknown,
     /// Done.
     Done,
+    /// It is not yours; or nobody's, when it was to be forced.
+    NotHeld,
+}
+
+/// What the server says to others than the one who asked.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Said {
+    /// To somebody who waited: the lock is yours.
+    pub push: Option<Push>,
+    /// To those who were passed over: you lost your place, ask again.
+    pub passed: Vec<u8>,
 }
 
 /// A message to somebody who waits: the lock is yours.
@@ -94,6 +124,8 @@ pub struct Rules {
     pub beat_tells_unknown: bool,
     /// A heartbeat of somebody who was granted the lock is told so.
     pub beat_tells_granted: bool,
+    /// Whoever asks and is told of a grant has it for the whole TTL from then on.
+    pub telling_extends: bool,
     /// Who has not been heard of for long is passed over.
     pub skips_dead: bool,
     /// Grants to somebody who waits are short.
@@ -109,6 +141,7 @@ impl Default for Rules {
             beat_repairs_for_others: true,
             beat_tells_unknown: true,
             beat_tells_granted: true,
+            telling_extends: true,
             skips_dead: true,
             short_grants: true,
             newcomers_queue: true,
@@ -117,33 +150,38 @@ impl Default for Rules {
 }
 
 impl Server {
-    /// Does what is asked, and answers; and tells somebody else, perhaps, that the lock is theirs.
-    /// `age` is how many ticks ago the request was sent.
-    pub fn step(
-        &mut self,
-        rules: &Rules,
-        who: u8,
-        order: Order,
-        age: u8,
-    ) -> (Answer, Option<Push>) {
-        match order {
-            Order::Claim => self.claim(rules, who, age),
-            Order::Beat => self.beat(rules, who, age),
-            Order::Renew => (self.renew(who, age), None),
-            Order::Release | Order::Leave => {
-                self.line.retain(|place| place.waiter != who || order == Order::Release);
-                let mine = self.holds(who).is_some();
-                if mine {
-                    self.lock = None;
+    /// Does what is asked, answers, and says to others what they must know. `age` is how many
+    /// ticks ago the request was sent.
+    pub fn step(&mut self, rules: &Rules, who: u8, order: Order, age: u8) -> (Answer, Said) {
+        let mut said = Said::default();
+        let answer = match order {
+            Order::Claim | Order::Try => self.claim(rules, who, order, age, &mut said),
+            Order::Beat => self.beat(rules, who, age, &mut said),
+            Order::Renew if self.holds(who) => self.extend(age),
+            Order::Release if self.holds(who) => self.free(rules, &mut said),
+            Order::Leave => {
+                self.step_out(who);
+                if self.holds(who) {
+                    self.free(rules, &mut said);
                 }
-                (Answer::Done, if mine { self.grant_next(rules) } else { None })
+                Answer::Done
             }
-        }
+            Order::Settle if self.holds(who) => self.extend(age),
+            Order::Settle => {
+                self.step_out(who);
+                self.barred.retain(|bar| bar.owner != who);
+                self.barred.push(Bar { owner: who, left: BAR });
+                Answer::NotHeld
+            }
+            Order::Force if self.lock.is_some() => self.free(rules, &mut said),
+            Order::Renew | Order::Release | Order::Force => Answer::NotHeld,
+        };
+        (answer, said)
     }
 
-    /// The grant of whoever holds the lock.
-    pub fn holds(&self, who: u8) -> Option<Grant> {
-        self.lock.filter(|held| held.holder == who).map(|held| held.grant)
+    /// Whether somebody holds the lock.
+    pub fn holds(&self, who: u8) -> bool {
+        self.lock.is_some_and(|held| held.holder == who)
     }
 
     /// Whether somebody is in line.
@@ -153,95 +191,122 @@ impl Server {
 
     /// Whether somebody else is in line of whom was heard not long ago.
     pub fn has_live_waiter_before(&self, who: u8) -> bool {
-        self.line.iter().take_while(|place| place.waiter != who).any(|place| place.quiet < LIVE)
+        self.line.iter().take_while(|place| place.waiter != who).any(Place::lives)
     }
 
-    fn claim(&mut self, rules: &Rules, who: u8, age: u8) -> (Answer, Option<Push>) {
-        if let Some(grant) = self.holds(who) {
-            return (Answer::Granted(grant), None);
+    fn claim(&mut self, rules: &Rules, who: u8, order: Order, age: u8, said: &mut Said) -> Answer {
+        if self.barred.iter().any(|bar| bar.owner == who) {
+            return Answer::Barred;
         }
-        let free = self.lock.is_none();
-        let goes_first = !rules.newcomers_queue || !self.has_live_waiter_before(who);
-        if free && goes_first {
-            self.line.retain(|place| place.waiter != who);
-            let grant = Grant { span: TTL, proof: age };
-            self.lock = Some(Held { holder: who, left: TTL, grant });
-            return (Answer::Granted(grant), None);
+        if self.lock.is_none() {
+            if rules.newcomers_queue {
+                self.serve(rules, said);
+            } else {
+                self.step_out(who);
+            }
+            if self.lock.is_none() {
+                self.lock = Some(Held { holder: who, left: TTL });
+                return Answer::Granted(Grant { span: TTL, proof: age });
+            }
+        }
+        if self.holds(who) {
+            return self.tell_holder(rules, age);
+        }
+        if order == Order::Try {
+            return Answer::Held;
         }
         if !self.hear_of(who, age) {
             self.line.push(Place { waiter: who, proof: age, quiet: 0 });
         }
-        (Answer::Queued, if free { self.grant_next(rules) } else { None })
+        Answer::Queued
     }
 
-    fn beat(&mut self, rules: &Rules, who: u8, age: u8) -> (Answer, Option<Push>) {
-        if let Some(grant) = self.holds(who) {
-            let told = Answer::Granted(grant);
-            return (if rules.beat_tells_granted { told } else { Answer::Queued }, None);
+    fn beat(&mut self, rules: &Rules, who: u8, age: u8, said: &mut Said) -> Answer {
+        if self.holds(who) {
+            let told = rules.beat_tells_granted;
+            return if told { self.tell_holder(rules, age) } else { Answer::Queued };
         }
         if !self.hear_of(who, age) && rules.beat_tells_unknown {
-            return (Answer::Unknown, None);
+            return Answer::Unknown;
         }
         let first = self.line.first().is_some_and(|place| place.waiter == who);
         let repairs = rules.beat_repairs && (rules.beat_repairs_for_others || first);
-        if self.lock.is_some() || !repairs {
-            return (Answer::Queued, None);
+        if self.lock.is_none() && repairs {
+            self.serve(rules, said);
         }
-        let push = self.grant_next(rules);
-        match push {
-            Some(push) if push.to == who => (Answer::Granted(push.grant), None),
-            _ => (Answer::Queued, push),
-        }
+        if self.holds(who) { self.tell_holder(rules, age) } else { Answer::Queued }
     }
 
-    /// Notes a sign of life of somebody in line; not if a newer one came before.
+    /// Notes a sign of life of somebody in line. One that was overtaken on its way counts as
+    /// well: then a grant names an older one, and its deadline is too early at worst.
     fn hear_of(&mut self, who: u8, age: u8) -> bool {
         let place = self.line.iter_mut().find(|place| place.waiter == who);
         let known = place.is_some();
-        if let Some(place) = place.filter(|place| age <= place.proof) {
+        if let Some(place) = place {
             place.proof = age;
             place.quiet = 0;
         }
         known
     }
 
-    /// Grants the free lock to the first in line who lives.
-    fn grant_next(&mut self, rules: &Rules) -> Option<Push> {
-        self.line.retain(|place| place.quiet < LIVE || !rules.skips_dead);
-        if self.line.is_empty() {
-            return None;
+    fn step_out(&mut self, who: u8) {
+        self.line.retain(|place| place.waiter != who);
+    }
+
+    fn free(&mut self, rules: &Rules, said: &mut Said) -> Answer {
+        self.lock = None;
+        self.serve(rules, said);
+        Answer::Done
+    }
+
+    /// Grants the free lock to the first in line who lives; who stood before it is passed over.
+    fn serve(&mut self, rules: &Rules, said: &mut Said) {
+        let next = self.line.iter().position(|place| place.lives() || !rules.skips_dead);
+        let over = self.line.drain(..next.unwrap_or(self.line.len()));
+        said.passed.extend(over.map(|place| place.waiter));
+        if next.is_none() {
+            return;
         }
         let Place { waiter: to, proof, .. } = self.line.remove(0);
         let span = if rules.short_grants { SHORT } else { TTL };
-        let grant = Grant { span, proof };
-        self.lock = Some(Held { holder: to, left: span, grant });
-        Some(Push { to, grant })
+        self.lock = Some(Held { holder: to, left: span });
+        said.push = Some(Push { to, grant: Grant { span, proof } });
     }
 
-    fn renew(&mut self, who: u8, age: u8) -> Answer {
-        match &mut self.lock {
-            Some(held) if held.holder == who => {
-                held.left = TTL;
-                held.grant = Grant { span: TTL, proof: age };
-                Answer::Granted(held.grant)
-            }
-            _ => Answer::Unknown,
+    /// Tells the holder, who asked, of its grant.
+    fn tell_holder(&mut self, rules: &Rules, age: u8) -> Answer {
+        if rules.telling_extends {
+            return self.extend(age);
         }
+        Answer::Granted(Grant { span: TTL, proof: age })
+    }
+
+    fn extend(&mut self, age: u8) -> Answer {
+        if let Some(held) = &mut self.lock {
+            held.left = TTL;
+        }
+        Answer::Granted(Grant { span: TTL, proof: age })
     }
 
     /// Time passes.
     pub fn tick(&mut self) {
-        if let Some(held) = &mut self.lock {
-            held.left -= 1;
-            held.grant.tick();
-            if held.left == 0 {
-                self.lock = None;
-            }
-        }
+        self.lock = self.lock.map(|held| Held { left: held.left - 1, ..held });
+        self.lock = self.lock.filter(|held| held.left > 0);
         for place in &mut self.line {
             place.proof = (place.proof + 1).min(OLDEST);
             place.quiet = (place.quiet + 1).min(LIVE);
         }
+        for bar in &mut self.barred {
+            bar.left -= 1;
+        }
+        self.barred.retain(|bar| bar.left > 0);
+    }
+}
+
+impl Place {
+    /// Whether it was heard of not long ago.
+    fn lives(&self) -> bool {
+        self.quiet < LIVE
     }
 }
 

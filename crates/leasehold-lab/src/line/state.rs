@@ -150,7 +150,7 @@ impl State {
         }
         for client in &mut self.clients {
             client.beaten &= client.phase == Phase::Waiting;
-            if matches!(client.phase, Phase::Done | Phase::Dead) {
+            if !client.is_in_line() {
                 client.push = None;
             }
         }

@@ -1,6 +1,6 @@
 //! What clients and the server do.
 
-use super::node::{Answer, Grant, Order, Push};
+use super::node::{Answer, Grant, Order, Push, Said};
 use super::state::{Call, Client, Phase, State};
 use super::{DELAY, Line, TTL};
 
@@ -171,9 +171,9 @@ impl Line {
         match order {
             Order::Claim => client.phase = Phase::Asking,
             Order::Beat => client.beaten = true,
-            Order::Renew => {}
-            Order::Release => client.phase = Phase::Going,
-            Order::Leave => client.phase = Phase::Going,
+            Order::Release | Order::Leave => client.phase = Phase::Going,
+            // What clients of this model never ask for is among the rest.
+            _ => {}
         }
         client.call = Some(Call { order, age: 0, answer: None });
     }
@@ -182,9 +182,10 @@ impl Line {
     fn arrive(&self, state: &mut State, who: usize, order: Order, age: u8) -> Answer {
         let id = who as u8;
         let overtakes = order == Order::Claim
-            && state.server.holds(id).is_none()
+            && !state.server.holds(id)
             && state.server.has_live_waiter_before(id);
-        let (answer, push) = state.server.step(&self.rules, id, order, age);
+        // Who was passed over and lives hears it from its next heartbeat at the latest.
+        let (answer, Said { push, .. }) = state.server.step(&self.rules, id, order, age);
         if let Some(Push { to, grant }) = push {
             state.clients[usize::from(to)].push = Some(grant);
         }
@@ -192,8 +193,8 @@ impl Line {
         state.broken.overtaken |= overtakes && granted;
         if answer == Answer::Queued {
             let pushed = push.is_some_and(|push| push.to == id);
-            let told = state.server.holds(id).is_none() || pushed;
-            let in_line = state.server.waits(id) || state.server.holds(id).is_some();
+            let told = !state.server.holds(id) || pushed;
+            let in_line = state.server.waits(id) || state.server.holds(id);
             state.broken.forgotten |= !told || !in_line;
         }
         answer
@@ -203,10 +204,7 @@ impl Line {
         let phase = state.clients[who].phase;
         let Some(answer) = call.answer else { return };
         match (phase, answer) {
-            (Phase::Asking | Phase::Waiting, Answer::Granted(mut grant)) => {
-                if call.order == Order::Beat && !self.habits.counts_from_named {
-                    grant.proof = call.age;
-                }
+            (Phase::Asking | Phase::Waiting, Answer::Granted(grant)) => {
                 self.take(state, who, grant);
             }
             (Phase::Asking, Answer::Queued) => {

@@ -51,8 +51,8 @@ pub(super) fn tell(model: &Line, before: &State, action: Action, after: &State) 
 }
 
 fn arrival(model: &Line, before: &State, who: usize, order: Order, age: u8, late: &str) -> String {
-    let (answer, push) = before.server.clone().step(&model.rules, who as u8, order, age);
-    let push = push.map_or(String::new(), |push| {
+    let (answer, said_to) = before.server.clone().step(&model.rules, who as u8, order, age);
+    let push = said_to.push.map_or(String::new(), |push| {
         let to = name(usize::from(push.to));
         format!("; the lock is granted to {to} for {} ticks, and a message sent", push.grant.span)
     });
@@ -61,11 +61,13 @@ fn arrival(model: &Line, before: &State, who: usize, order: Order, age: u8, late
 
 fn title(order: Order) -> &'static str {
     match order {
-        Order::Claim => "claim",
+        Order::Claim | Order::Try => "claim",
         Order::Beat => "heartbeat",
         Order::Renew => "renewal",
         Order::Release => "release",
         Order::Leave => "leaving",
+        Order::Settle => "question",
+        Order::Force => "force-release",
     }
 }
 
@@ -73,7 +75,10 @@ fn said(answer: Answer) -> String {
     match answer {
         Answer::Granted(grant) => format!("yours, for {} ticks", grant.span),
         Answer::Queued => "you are in line".to_owned(),
+        Answer::Held => "another's".to_owned(),
+        Answer::Barred => "barred".to_owned(),
         Answer::Unknown => "not known here".to_owned(),
+        Answer::NotHeld => "not yours".to_owned(),
         Answer::Done => "done".to_owned(),
     }
 }

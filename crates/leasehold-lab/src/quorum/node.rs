@@ -4,9 +4,12 @@
 //! What a real node also has and this one has not: time. A key that expires is
 //! [`Node::vanish`], at any moment.
 
+use std::ops::Add;
+
 /// The owner of one attempt. (128 random bits in real life: never reused.)
 pub type Owner = u8;
-/// A fencing token.
+/// A fencing token, as far as the model counts. (Real ones have 64 bits: a node is generic over
+/// them.)
 pub type Token = u8;
 /// Counts recoveries: a request of an older epoch is refused.
 pub type Epoch = u8;
@@ -15,7 +18,7 @@ pub type List = u8;
 
 /// What a node keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Node {
+pub struct Node<T = Token> {
     /// Whether it may vote.
     pub standing: Standing,
     /// The epoch it was last sealed with.
@@ -25,7 +28,7 @@ pub struct Node {
     /// Who holds the lock here.
     pub lock: Option<Owner>,
     /// The last token.
-    pub token: Token,
+    pub token: T,
     /// Whose token that is.
     pub token_owner: Option<Owner>,
 }
@@ -35,8 +38,10 @@ pub struct Node {
 pub enum Standing {
     /// It carries the marker: it has kept its data.
     Member,
-    /// It has forgotten everything, the marker too.
+    /// It has forgotten everything, the marker too; or it is new.
     Blank,
+    /// It is new, and has heard of its list.
+    Noticed,
     /// It was told the highest token, and waits to be readmitted.
     Joining,
 }
@@ -79,50 +84,54 @@ impl Default for Rules {
 
 /// A request as it travels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Request {
+pub struct Request<T = Token> {
     /// The epoch its sender knows.
     pub epoch: Epoch,
     /// The list of nodes its sender has.
     pub list: List,
     /// What it asks for.
-    pub order: Order,
+    pub order: Order<T>,
 }
 
 /// What a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum Order<T = Token> {
     /// The lock, and if the guess is newer than the last token, that token with it.
     Claim {
         /// Who asks.
         owner: Owner,
         /// The token that would save the second trip.
-        guess: Option<Token>,
+        guess: Option<T>,
     },
     /// Keep this token, if the lock is still mine and the token is new.
     Store {
         /// Who asks.
         owner: Owner,
         /// The token.
-        token: Token,
+        token: T,
     },
     /// Is it still mine, under this token? Then for the whole TTL again.
     Renew {
         /// Who asks.
         owner: Owner,
         /// The token.
-        token: Token,
+        token: T,
     },
     /// Take it back, if it is mine.
     Release {
         /// Who asks.
         owner: Owner,
     },
+    /// To a new node: this is your list. Do not vote yet.
+    Notice,
+    /// All nodes are new and have heard of their list: vote.
+    Found,
     /// From now on refuse older epochs, and tell the last token.
     Seal,
     /// To a node without a marker: this is the last token. Do not vote yet.
     Install {
         /// The highest token of a sealed majority.
-        token: Token,
+        token: T,
     },
     /// Vote again.
     Readmit,
@@ -130,7 +139,7 @@ pub enum Order {
 
 /// What a node answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum Answer<T = Token> {
     /// It has no marker, or is not readmitted yet.
     NoMember,
     /// The request is of another epoch; this is the node's.
@@ -140,19 +149,19 @@ pub enum Answer {
     /// The lock is the claimant's.
     Granted {
         /// The last token.
-        last: Token,
+        last: T,
         /// Whether that is the guess, stored.
         stored: bool,
     },
     /// The lock is another's.
     Held {
         /// The last token.
-        last: Token,
+        last: T,
     },
     /// The last token, after it was sealed.
     Sealed {
         /// The last token.
-        last: Token,
+        last: T,
     },
     /// Done.
     Yes,
@@ -160,10 +169,11 @@ pub enum Answer {
     No,
 }
 
-impl Node {
+impl<T: Copy + Ord + From<u8> + Add<Output = T>> Node<T> {
     /// A node that belongs to a list and has never done anything.
     pub fn new(list: List) -> Self {
-        Self { standing: Standing::Member, epoch: 0, list, lock: None, token: 0, token_owner: None }
+        let (standing, token) = (Standing::Member, T::from(0));
+        Self { standing, epoch: 0, list, lock: None, token, token_owner: None }
     }
 
     /// The key of the lock expires.
@@ -177,14 +187,17 @@ impl Node {
     }
 
     /// Does what is asked, if it may, and answers.
-    pub fn step(&mut self, rules: &Rules, request: Request) -> Answer {
+    pub fn step(&mut self, rules: &Rules, request: Request<T>) -> Answer<T> {
         match request.order {
-            Order::Seal | Order::Install { .. } | Order::Readmit => self.recover(rules, request),
-            _ => self.serve(rules, request),
+            Order::Claim { .. }
+            | Order::Store { .. }
+            | Order::Renew { .. }
+            | Order::Release { .. } => self.serve(rules, request),
+            _ => self.change(rules, request),
         }
     }
 
-    fn serve(&mut self, rules: &Rules, request: Request) -> Answer {
+    fn serve(&mut self, rules: &Rules, request: Request<T>) -> Answer<T> {
         if self.standing != Standing::Member {
             return Answer::NoMember;
         }
@@ -205,30 +218,30 @@ impl Node {
                 }
                 yes(mine)
             }
-            Order::Seal | Order::Install { .. } | Order::Readmit => Answer::No,
+            _ => Answer::No,
         }
     }
 
-    fn claim(&mut self, rules: &Rules, owner: Owner, guess: Option<Token>) -> Answer {
+    fn claim(&mut self, rules: &Rules, owner: Owner, guess: Option<T>) -> Answer<T> {
         if self.lock.is_some_and(|holder| holder != owner) {
             return Answer::Held { last: self.token };
         }
         self.lock = Some(owner);
         if rules.counts_by_itself {
-            self.token += 1;
+            self.token = self.token + T::from(1);
             return Answer::Granted { last: self.token, stored: true };
         }
         let stored = guess.is_some_and(|guess| self.keep(rules, owner, guess));
         Answer::Granted { last: self.token, stored }
     }
 
-    fn store(&mut self, rules: &Rules, owner: Owner, token: Token) -> Answer {
+    fn store(&mut self, rules: &Rules, owner: Owner, token: T) -> Answer<T> {
         let mine = self.lock == Some(owner) || !rules.store_checks_lock;
         yes(mine && self.keep(rules, owner, token))
     }
 
     /// Keeps a token if it is new. The same one of the same owner again is a resend.
-    fn keep(&mut self, rules: &Rules, owner: Owner, token: Token) -> bool {
+    fn keep(&mut self, rules: &Rules, owner: Owner, token: T) -> bool {
         let resent = token == self.token && self.token_owner == Some(owner);
         let new = token > self.token || (token == self.token && !rules.strictly_newer);
         if new {
@@ -238,32 +251,47 @@ impl Node {
         new || resent
     }
 
-    fn renew(&mut self, rules: &Rules, owner: Owner, token: Token) -> Answer {
+    fn renew(&mut self, rules: &Rules, owner: Owner, token: T) -> Answer<T> {
         if rules.renewal_recreates && self.lock.is_none() {
             self.lock = Some(owner);
         }
-        let newest = self.token == token || !rules.renewal_checks_token;
+        let stored = self.token == token && self.token_owner == Some(owner);
+        let newest = stored || !rules.renewal_checks_token;
         yes(self.lock == Some(owner) && newest)
     }
 
-    fn recover(&mut self, rules: &Rules, request: Request) -> Answer {
-        match (request.order, self.standing) {
-            (Order::Seal, Standing::Member) if request.epoch > self.epoch => {
+    /// What makes a node vote, and what brings one back that has forgotten everything.
+    fn change(&mut self, rules: &Rules, request: Request<T>) -> Answer<T> {
+        let Request { epoch, list, order } = request;
+        if self.standing != Standing::Blank && rules.list && list != self.list {
+            return Answer::OtherList;
+        }
+        match (order, self.standing) {
+            (Order::Notice, Standing::Blank) => {
+                self.standing = Standing::Noticed;
+                self.list = list;
+                Answer::Yes
+            }
+            (Order::Found, Standing::Noticed) => {
+                self.standing = Standing::Member;
+                Answer::Yes
+            }
+            (Order::Seal, Standing::Member) if epoch > self.epoch => {
                 if rules.epoch {
-                    self.epoch = request.epoch;
+                    self.epoch = epoch;
                 }
                 Answer::Sealed { last: self.token }
             }
-            (Order::Install { token }, Standing::Blank | Standing::Joining)
-                if request.epoch > self.epoch =>
+            (Order::Install { token }, Standing::Blank | Standing::Noticed | Standing::Joining)
+                if epoch > self.epoch =>
             {
-                self.forget();
-                self.standing = Standing::Joining;
-                self.token = token;
-                self.epoch = if rules.epoch { request.epoch } else { 0 };
+                // What a foreign client has set here stays: it can only stand in the way.
+                let (standing, lock) = (Standing::Joining, self.lock);
+                *self = Self { standing, lock, token, ..Self::new(list) };
+                self.epoch = if rules.epoch { epoch } else { 0 };
                 Answer::Yes
             }
-            (Order::Readmit, Standing::Joining) if request.epoch == self.epoch || !rules.epoch => {
+            (Order::Readmit, Standing::Joining) if epoch == self.epoch || !rules.epoch => {
                 self.standing = Standing::Member;
                 Answer::Yes
             }
@@ -272,6 +300,6 @@ impl Node {
     }
 }
 
-fn yes(done: bool) -> Answer {
+fn yes<T>(done: bool) -> Answer<T> {
     if done { Answer::Yes } else { Answer::No }
 }

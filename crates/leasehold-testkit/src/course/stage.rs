@@ -93,6 +93,7 @@ mod etcd;
 mod memory;
 mod postgres;
 mod redis;
+mod redlock;
 pub mod servers;
 mod sqlite;
 mod zookeeper;
@@ -102,6 +103,7 @@ pub const ALL: &[&dyn Store] = &[
     &memory::Memory,
     &sqlite::Sqlite,
     &redis::Redis,
+    &redlock::Redlock,
     &etcd::Etcd,
     &postgres::Mode::Lease,
     &postgres::Mode::Session,

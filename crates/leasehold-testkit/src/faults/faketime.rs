@@ -50,6 +50,7 @@ impl FakeTime {
             ("LD_PRELOAD", format!("{}:libc.so.6", self.library)),
             ("FAKETIME_TIMESTAMP_FILE", file),
             ("FAKETIME_NO_CACHE", truly()),
+            ("FAKETIME_FMT", "%s".to_owned()),
             ("FAKETIME_DONT_FAKE_MONOTONIC", truly()),
         ]
         .into_iter()
@@ -57,7 +58,19 @@ impl FakeTime {
 
     /// Sets it this many seconds ahead of the true one, or behind it.
     pub fn set(&self, seconds: i64) -> Result<()> {
-        Ok(std::fs::write(&self.file, format!("{seconds:+}s\n"))?)
+        self.write(&format!("{seconds:+}s\n"))
+    }
+
+    /// Stops it this many seconds after 1970 began, until it is set again.
+    pub fn stop_at(&self, seconds: u64) -> Result<()> {
+        self.write(&format!("{seconds}\n"))
+    }
+
+    /// The file is read whenever somebody looks at the clock: it is never half written.
+    fn write(&self, setting: &str) -> Result<()> {
+        let fresh = self.file.with_extension("fresh");
+        std::fs::write(&fresh, setting)?;
+        Ok(std::fs::rename(fresh, &self.file)?)
     }
 }
 
@@ -78,5 +91,16 @@ mod tests {
         let seen: u64 = seen.trim().parse().unwrap();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         assert!((86_000..87_000).contains(&(now - seen)));
+    }
+
+    #[test]
+    fn a_clock_that_was_stopped_stands() {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = FakeTime::new(folder.path()).expect("scripts/test installs libfaketime");
+        fake.stop_at(1_900_000_000).unwrap();
+        let mut date = Command::new("date");
+        fake.apply(date.arg("+%s.%N"));
+        let seen = String::from_utf8(date.output().unwrap().stdout).unwrap();
+        assert_eq!(seen.trim(), "1900000000.000000000");
     }
 }

@@ -9,9 +9,11 @@ use tempfile::TempDir;
 use super::{ATTEMPTS, Process, free_port, loopback};
 
 pub use cluster::RedisCluster;
+pub use redlock::Redlock;
 pub use sentinel::RedisSentinel;
 
 mod cluster;
+mod redlock;
 mod sentinel;
 
 /// A Redis server of its own, without persistence unless its options ask for it.

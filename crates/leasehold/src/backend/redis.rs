@@ -27,6 +27,8 @@ use connector::Connector;
 use info::Info;
 use keys::Keys;
 use route::Route;
+#[doc(hidden)]
+pub use script::script_text;
 use url::Settings;
 use waiters::Waiters;
 
@@ -44,6 +46,7 @@ mod info;
 mod inspect;
 mod keys;
 mod pulse;
+pub mod redlock;
 mod replicas;
 mod route;
 mod script;

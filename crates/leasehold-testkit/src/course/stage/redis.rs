@@ -57,7 +57,7 @@ impl Store for Redis {
 }
 
 /// It takes connections while it still reads its data.
-fn answers(addr: SocketAddr) -> bool {
+pub(super) fn answers(addr: SocketAddr) -> bool {
     let asked = Command::new("redis-cli").args(["-p", &addr.port().to_string(), "ping"]).output();
     asked.is_ok_and(|output| output.stdout.starts_with(b"PONG"))
 }

@@ -91,7 +91,7 @@ pub(super) fn encode_holder(holder: &Holder) -> String {
     format!("{},{host},{label}", holder.pid)
 }
 
-fn decode_holder(word: &str) -> Option<Holder> {
+pub(super) fn decode_holder(word: &str) -> Option<Holder> {
     let mut parts = word.split(',');
     let pid = parts.next()?.parse().ok()?;
     let mut decoded = || Some(percent_decode_str(parts.next()?).decode_utf8_lossy().into_owned());

@@ -105,11 +105,11 @@ impl RedisStore {
     }
 }
 
-fn fine(what: impl Into<String>) -> Finding {
+pub(super) fn fine(what: impl Into<String>) -> Finding {
     Finding::new(Severity::Fine, what, "")
 }
 
-fn version(server: &Server, info: &Info) -> Finding {
+pub(super) fn version(server: &Server, info: &Info) -> Finding {
     let what = format!("{} at {}", info.product(), server.host);
     match info.version() >= (6, 0) {
         true => fine(what),
@@ -117,7 +117,7 @@ fn version(server: &Server, info: &Info) -> Finding {
     }
 }
 
-fn role(info: &Info) -> Finding {
+pub(super) fn role(info: &Info) -> Finding {
     match info.is_master() {
         true => fine("it is a master"),
         false => Finding::new(
@@ -128,7 +128,7 @@ fn role(info: &Info) -> Finding {
     }
 }
 
-fn eviction(info: &Info) -> Finding {
+pub(super) fn eviction(info: &Info) -> Finding {
     let advice = "a lock that is held may be thrown away with other keys: set maxmemory-policy \
                   noeviction, or use a server of its own for locks";
     match (info.eviction(), info.is_limited()) {
@@ -143,7 +143,7 @@ fn eviction(info: &Info) -> Finding {
     }
 }
 
-fn evicted(info: &Info) -> Finding {
+pub(super) fn evicted(info: &Info) -> Finding {
     match info.number("evicted_keys") {
         0 => fine("no key was evicted since it started"),
         count => Finding::new(
@@ -154,7 +154,7 @@ fn evicted(info: &Info) -> Finding {
     }
 }
 
-async fn persistence(server: &Arc<Server>, info: &Info) -> Finding {
+pub(super) async fn persistence(server: &Arc<Server>, info: &Info) -> Finding {
     let forgets = "after a crash it forgets leases whose holders still work, so two may hold one \
                    lock until the first one's deadline (tokens still rise, by the clock): set \
                    appendonly yes";

@@ -83,7 +83,7 @@ impl RedisStore {
 }
 
 /// A literal in a glob.
-fn escaped(literal: &str) -> String {
+pub(super) fn escaped(literal: &str) -> String {
     let mut pattern = String::with_capacity(literal.len());
     for character in literal.chars() {
         if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {

@@ -37,8 +37,12 @@ local function stand(line, owner, number, ttl, channel, holder)
   return place == first
 end
 
--- The first place is this one now; a line that holds nothing else is gone.
+-- The first place is now the first from this one on that somebody has (who left the line
+-- left a gap); a line that holds nothing else is gone.
 local function advance(line, first, last)
+  while first < last and redis.call('HEXISTS', line, first) == 0 do
+    first = first + 1
+  end
   if first >= last and redis.call('HLEN', line) <= 3 then
     redis.call('DEL', line)
   else
@@ -55,10 +59,7 @@ local function step_out(line, owner)
   redis.call('HDEL', line, place, owner)
   local first, last = tonumber(known[2]), tonumber(known[3])
   if place == first then
-    repeat
-      first = first + 1
-    until first >= last or redis.call('HEXISTS', line, first) == 1
-    advance(line, first, last)
+    advance(line, first + 1, last)
   end
 end
 

@@ -40,6 +40,9 @@ impl Route {
                 let replicas = connector.server(host, Role::Requests)?;
                 Ok(Self::One { server, replicas, channel })
             }
+            Deployment::Independent => {
+                Err(Error::invalid("independent nodes are a redlock: open it as one"))
+            }
             Deployment::Sentinel { master } => {
                 let sentinel = Sentinel::new(connector, &settings.hosts, master, channel)?;
                 Ok(Self::Sentinel(sentinel))

@@ -6,6 +6,7 @@ use redis::Cmd;
 
 use super::keys::{Companion, Keys};
 
+/// A static for each script, made of these files, and how tests come by their texts.
 macro_rules! scripts {
     ($($(#[$doc:meta])* $name:ident = $($part:literal)+;)*) => {
         $(
@@ -13,8 +14,19 @@ macro_rules! scripts {
             pub(super) static $name: LazyLock<Script> =
                 LazyLock::new(|| Script::new(concat!($(include_str!($part)),+)));
         )*
+
+        /// All of them by their names.
+        static ALL: &[(&str, &LazyLock<Script>)] = &[$((stringify!($name), &$name)),*];
+
+        /// The text of the script of this name, as servers get it: for tests that put it to
+        /// one themselves.
+        #[doc(hidden)]
+        pub fn script_text(name: &str) -> Option<&'static str> {
+            ALL.iter().find(|(known, _)| *known == name).map(|(_, script)| script.text)
+        }
     };
 }
+pub(super) use scripts;
 
 scripts! {
     /// Takes locks, or places in their lines.
@@ -45,7 +57,7 @@ pub(super) struct Script {
 }
 
 impl Script {
-    fn new(text: &'static str) -> Self {
+    pub(super) fn new(text: &'static str) -> Self {
         Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
     }
 }
@@ -86,9 +98,7 @@ mod tests {
     /// A script that says nothing of its arguments is hard to change later.
     #[test]
     fn every_script_says_what_it_takes() {
-        for script in
-            [&*ACQUIRE, &*BEAT, &*SETTLE, &*LEAVE, &*RELEASE, &*RENEW, &*REASON, &*FORCE, &*INSPECT]
-        {
+        for (_, script) in ALL {
             assert!(script.text.contains("-- KEYS  "), "{}", script.text);
             assert_eq!(script.hash.len(), 40);
         }

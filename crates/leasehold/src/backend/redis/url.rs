@@ -28,6 +28,8 @@ pub(super) struct Settings {
     /// How many replicas must have a lease before it counts.
     pub(super) wait_replicas: u32,
     pub(super) allow_unsafe: bool,
+    /// What a redlock's list of nodes is called, where clients reach them by other addresses.
+    pub(super) list: Option<String>,
 }
 
 /// How the servers belong together.
@@ -39,6 +41,8 @@ pub(super) enum Deployment {
     Sentinel { master: String },
     /// A cluster; the hosts are where to begin.
     Cluster,
+    /// Masters that know nothing of each other: a redlock.
+    Independent,
 }
 
 /// One address.
@@ -95,12 +99,13 @@ impl fmt::Debug for Settings {
 impl Settings {
     /// Reads a URL. No message repeats more of it than the option that is wrong.
     pub(super) fn parse(url: &str) -> Result<Self> {
-        Self::read(url).map_err(|error| error.on_store("redis").during(Operation::Connect, None))
+        let store = if url.starts_with("redlock") { "redlock" } else { "redis" };
+        Self::read(url).map_err(|error| error.on_store(store).during(Operation::Connect, None))
     }
 
     fn read(url: &str) -> Result<Self> {
         let form = "write redis://host:port, redis+sentinel://host,host/master or \
-                    redis+cluster://host,host";
+                    redis+cluster://host,host (or redlock://host,host,host)";
         let (scheme, rest) = url.split_once("://").ok_or_else(|| Error::invalid(form))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -111,6 +116,8 @@ impl Settings {
         let (tls, kind) = match scheme.split_once('+').unwrap_or((scheme, "")) {
             ("redis", kind) => (None, kind),
             ("rediss", kind) => (Some(Tls::default()), kind),
+            ("redlock", "") => (None, "redlock"),
+            ("redlocks", "") => (Some(Tls::default()), "redlock"),
             _ => return Err(Error::invalid(form)),
         };
         let default_port = if kind == "sentinel" { DEFAULT_SENTINEL_PORT } else { DEFAULT_PORT };
@@ -133,6 +140,7 @@ impl Settings {
                 }
                 (Deployment::Sentinel { master: decode(master)? }, database)
             }
+            "redlock" => (Deployment::Independent, path),
             "cluster" if matches!(path, "" | "0") => (Deployment::Cluster, ""),
             "cluster" => return Err(Error::invalid("a cluster has no database but 0")),
             _ => return Err(Error::invalid(form)),
@@ -148,6 +156,7 @@ impl Settings {
             timeout: DEFAULT_TIMEOUT,
             wait_replicas: 0,
             allow_unsafe: false,
+            list: None,
         };
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
@@ -158,8 +167,10 @@ impl Settings {
 
     fn set(&mut self, name: &str, value: String) -> Result<()> {
         let sentinel = matches!(self.deployment, Deployment::Sentinel { .. });
+        let independent = self.deployment == Deployment::Independent;
         match name {
             "prefix" => self.prefix = value,
+            "list" if independent && !value.is_empty() => self.list = Some(value),
             "timeout" => self.timeout = read_duration(&value)?,
             "wait-replicas" => {
                 self.wait_replicas = value.parse().map_err(|_| {
@@ -173,7 +184,9 @@ impl Settings {
             "sentinel-password" if sentinel => self.sentinel_credentials.password = Some(value),
             "ca" | "cert" | "key" => {
                 let Some(tls) = &mut self.tls else {
-                    return Err(Error::invalid(format!("{name}= needs TLS: write rediss://")));
+                    return Err(Error::invalid(format!(
+                        "{name}= needs TLS: write rediss:// (or redlocks://)"
+                    )));
                 };
                 let path = PathBuf::from(value);
                 match name {

@@ -1,0 +1,543 @@
+//! One node of a Redlock, and the node of the model `quorum`: its votes, and what makes it a
+//! voter (again).
+//!
+//! The model has one lock; a real node has many, here two, under one marker.
+
+mod marker;
+mod register;
+mod steps;
+
+use leasehold_lab::quorum::node::{Answer, Node, Order, Request, Rules, Standing};
+use redis::{Value, cmd};
+
+use crate::episode::{Gap, Tally, Tie, same};
+use crate::world::{Message, World, words};
+use marker::Marker;
+use register::Register;
+pub(crate) use steps::{Mark, Sender, Step};
+
+/// How many seconds pass at a time.
+const TICK: u64 = 2;
+/// For how long an owner is barred, in ms.
+const BAR: u64 = 7_000;
+/// For how long a force-release is remembered, in ms.
+const MEMORY: u64 = 60_000;
+/// The hour by which a guess may be ahead of the node's clock, in µs.
+const FURTHEST: u64 = 3_600_000_000;
+const OPERATOR: &str = "operator";
+const REASON: &str = "stuck";
+/// Who is no client of ours.
+const FOREIGN: u8 = 250;
+
+/// Both of them.
+pub(crate) struct NodeTie<'a> {
+    world: &'a mut World,
+    rules: Rules,
+    word: String,
+    marker: Marker,
+    locks: [Register; 2],
+    tally: Tally,
+}
+
+impl<'a> NodeTie<'a> {
+    pub(crate) fn new(world: &'a mut World, rules: Rules) -> Self {
+        let locks = [Register::new(""), Register::new("")];
+        let (word, marker, tally) = Default::default();
+        Self { world, rules, word, marker, locks, tally }
+    }
+
+    fn marker_key(&self) -> String {
+        format!("{}:marker", self.word)
+    }
+
+    fn channel(&self, client: u8) -> String {
+        format!("{}:client{client}", self.word)
+    }
+
+    /// The node as far as it is one for all locks.
+    fn node(&self) -> &Node<u64> {
+        &self.locks[0].node
+    }
+
+    fn step(&mut self, step: Step) -> Result<(), String> {
+        self.forget_expired();
+        let mut messages = Vec::new();
+        match step {
+            Step::Claim { by, attempt, both, ttl, queue, guess } => {
+                self.claim(by, attempt, both, ttl, queue, guess)?;
+            }
+            Step::Store { by, attempt, both, ttl, token } => {
+                self.store(by, attempt, both, ttl, token)?;
+            }
+            Step::Renew { by, both, ttl, token } => self.renew(by, both, ttl, token)?,
+            Step::Release { by, both, tell } => self.release(by, both, tell, &mut messages)?,
+            Step::Withdraw { by, both, bar } => self.withdraw(by, both, bar, &mut messages)?,
+            Step::Force { by, lock } => self.force(by, lock, &mut messages)?,
+            Step::Stand { word, list, epoch, longest, floor } => {
+                self.stand(word, list, epoch, longest, floor)?;
+            }
+            Step::Pass { seconds } => self.world.pass(seconds),
+            Step::Wipe => self.wipe(),
+            Step::LoseLock { lock } => {
+                self.world.ask::<i64>(cmd("DEL").arg(&self.locks[lock].keys[0]));
+                self.locks[lock].node.vanish();
+            }
+            Step::Foreign { lock } => {
+                let mut set = cmd("SET");
+                set.arg(&self.locks[lock].keys[0]).arg(text(FOREIGN, 0)).arg("PX").arg(5_000);
+                self.world.ask::<()>(&set);
+                self.locks[lock].take(FOREIGN, self.world.millis() + 5_000);
+            }
+        }
+        self.forget_expired();
+        same("what was published", &messages, &self.world.messages())?;
+        self.compare()
+    }
+
+    /// What has expired by now is gone in the model, too. (Within a call as well: a token of
+    /// one lock may lift what stands for the last one of another.)
+    fn forget_expired(&mut self) {
+        let (millis, micros) = (self.world.millis(), self.world.micros());
+        for lock in &mut self.locks {
+            if lock.expire(millis, self.marker.above_all_expired(micros)) {
+                self.tally.note("record: expired");
+            }
+        }
+    }
+
+    /// What a script answers, if the node votes on this request; otherwise it must be the marker.
+    fn ask(
+        &mut self,
+        by: Sender,
+        script: &'static str,
+        keys: Vec<String>,
+        args: Vec<String>,
+    ) -> Result<Option<Value>, String> {
+        let epoch = self.epoch(by.epoch);
+        let mut every_key = vec![self.marker_key()];
+        every_key.extend(keys);
+        let mut every_arg = vec![format!("member {} {epoch} ", list(by.list))];
+        every_arg.extend(args);
+        let seen = self.world.script(script, &every_key, &every_arg);
+        // Whatever is asked, this comes first; a release of nobody's changes nothing.
+        let request = Request { epoch, list: by.list, order: Order::Release { owner: u8::MAX } };
+        let mut node = *self.node();
+        let refused = node.step(&self.rules, request);
+        if refused == Answer::No {
+            return Ok(Some(seen));
+        }
+        self.tally.note(match refused {
+            Answer::OtherEpoch(_) => "refused: other epoch",
+            Answer::OtherList => "refused: other list",
+            _ => "refused: no member",
+        });
+        same(&format!("the refusal ({refused:?})"), &self.marker_value(), &seen)?;
+        Ok(None)
+    }
+
+    fn epoch(&self, offset: i8) -> u8 {
+        self.node().epoch.saturating_add_signed(offset)
+    }
+
+    fn marker_value(&self) -> Value {
+        Value::BulkString(self.marker.text(self.node()).into_bytes())
+    }
+
+    fn order(&mut self, by: Sender, lock: usize, order: Order<u64>) -> Answer<u64> {
+        let request = Request { epoch: self.epoch(by.epoch), list: by.list, order };
+        let answer = self.locks[lock].node.step(&self.rules, request);
+        let what = match order {
+            Order::Claim { .. } => "claim",
+            Order::Store { .. } => "store",
+            Order::Renew { .. } => "renew",
+            _ => "release",
+        };
+        let came = match answer {
+            Answer::Granted { stored: true, .. } => "granted with its guess",
+            Answer::Granted { .. } => "granted",
+            Answer::Held { .. } => "held",
+            Answer::Yes => "yes",
+            _ => "no",
+        };
+        self.tally.note(format!("{what}: {came}"));
+        answer
+    }
+
+    fn claim(
+        &mut self,
+        by: Sender,
+        attempt: u8,
+        both: bool,
+        ttl: u64,
+        queue: bool,
+        guess: Option<Mark>,
+    ) -> Result<(), String> {
+        let (owner, channel) = (text(by.client, attempt), self.channel(by.client));
+        let mut args = words([&channel, &holder(by.client)]);
+        let mut keys = Vec::new();
+        let guesses: Vec<u64> = locks(both).map(|at| self.resolve(guess, at)).collect();
+        for (at, guess) in locks(both).zip(&guesses) {
+            keys.extend_from_slice(&self.locks[at].keys[..3]);
+            args.extend(words([&owner, &ttl, &u8::from(queue), guess]));
+        }
+        let Some(seen) = self.ask(by, "CLAIM", keys, args)? else { return Ok(()) };
+        let mut expected = Vec::new();
+        for (at, guess) in locks(both).zip(guesses) {
+            expected.push(self.expect_claim(by, attempt, at, ttl, queue, guess));
+        }
+        same("the answer to the claim", &Value::Array(expected), &seen)
+    }
+
+    fn expect_claim(
+        &mut self,
+        by: Sender,
+        attempt: u8,
+        at: usize,
+        ttl: u64,
+        queue: bool,
+        guess: u64,
+    ) -> Value {
+        self.forget_expired();
+        let (millis, micros) = (self.world.millis(), self.world.micros());
+        let channel = self.channel(by.client);
+        let clock = int(micros);
+        if self.locks[at].bars(by.client, millis) {
+            self.tally.note("claim: barred");
+            let nobody = Value::BulkString(Vec::new());
+            let last = int(self.locks[at].node.token);
+            return Value::Array(vec![
+                Value::Int(0),
+                last,
+                clock,
+                Value::Int(-1),
+                nobody.clone(),
+                nobody,
+            ]);
+        }
+        let owner = id(by.client, attempt);
+        let wanted = Some(guess).filter(|guess| (1..=micros + FURTHEST).contains(guess));
+        let before = self.locks[at].node;
+        match self.order(by, at, Order::Claim { owner, guess: wanted }) {
+            Answer::Granted { last, stored } => {
+                let lock = &mut self.locks[at];
+                lock.take(owner, millis + ttl);
+                lock.wait_no_more(by.client);
+                self.marker.heed(ttl, 0);
+                if lock.node.token != before.token {
+                    self.marker.heed(ttl, lock.node.token);
+                    lock.remember(micros, ttl, format!("{channel} {}", holder(by.client)));
+                }
+                if stored {
+                    Value::Int(1)
+                } else {
+                    Value::Array(vec![Value::Int(1), int(last), clock])
+                }
+            }
+            Answer::Held { last } => {
+                let lock = &mut self.locks[at];
+                if queue {
+                    lock.wait(by.client, millis, channel);
+                }
+                let (held, record) = (lock.holder_text(), lock.record_text());
+                Value::Array(vec![
+                    Value::Int(0),
+                    int(last),
+                    clock,
+                    int(lock.expires - millis),
+                    Value::BulkString(held.into_bytes()),
+                    Value::BulkString(record.into_bytes()),
+                ])
+            }
+            answer => panic!("no answer to a claim: {answer:?}"),
+        }
+    }
+
+    fn store(
+        &mut self,
+        by: Sender,
+        attempt: u8,
+        both: bool,
+        ttl: u64,
+        token: Mark,
+    ) -> Result<(), String> {
+        let (owner, channel) = (text(by.client, attempt), self.channel(by.client));
+        let mut args = words([&channel, &holder(by.client)]);
+        let mut keys = Vec::new();
+        let tokens: Vec<u64> = locks(both).map(|at| self.resolve(Some(token), at)).collect();
+        for (at, token) in locks(both).zip(&tokens) {
+            keys.extend_from_slice(&self.locks[at].keys[..2]);
+            args.extend(words([&owner, token, &ttl]));
+        }
+        let Some(seen) = self.ask(by, "STORE", keys, args)? else { return Ok(()) };
+        let micros = self.world.micros();
+        let mut expected = Vec::new();
+        for (at, token) in locks(both).zip(tokens) {
+            self.forget_expired();
+            let before = self.locks[at].node;
+            let owner = id(by.client, attempt);
+            let answer = self.order(by, at, Order::Store { owner, token });
+            let lock = &mut self.locks[at];
+            if lock.node.token != before.token {
+                self.marker.heed(ttl, token);
+                lock.remember(micros, ttl, format!("{channel} {}", holder(by.client)));
+            }
+            expected.push(Value::Int((answer == Answer::Yes).into()));
+        }
+        same("the answer to the token", &Value::Array(expected), &seen)
+    }
+
+    fn renew(&mut self, by: Sender, both: bool, ttl: u64, token: Mark) -> Result<(), String> {
+        let mut args = Vec::new();
+        let mut keys = Vec::new();
+        let tokens: Vec<u64> = locks(both).map(|at| self.resolve(Some(token), at)).collect();
+        for (at, token) in locks(both).zip(&tokens) {
+            let [lock, record, _, forced] = self.locks[at].keys.clone();
+            keys.extend([lock, record, forced]);
+            args.extend(words([&client(by.client), token, &ttl]));
+        }
+        let Some(seen) = self.ask(by, "RENEW", keys, args)? else { return Ok(()) };
+        let millis = self.world.millis();
+        let mut expected = Vec::new();
+        for (at, token) in locks(both).zip(tokens) {
+            // The owner is the client's, whichever attempt of it has the lock.
+            let owner = self.locks[at].attempt_of(by.client);
+            let answer = self.order(by, at, Order::Renew { owner, token });
+            let lock = &mut self.locks[at];
+            expected.push(match lock.forced_by(token) {
+                _ if answer == Answer::Yes => {
+                    self.marker.heed(ttl, 0);
+                    lock.extend(millis, ttl);
+                    Value::Int(1)
+                }
+                Some((by, why)) => {
+                    Value::Array(vec![Value::BulkString(by.into()), Value::BulkString(why.into())])
+                }
+                None => Value::Int(if lock.node.lock.is_some() { 2 } else { 0 }),
+            });
+        }
+        same("the answer to the renewal", &Value::Array(expected), &seen)
+    }
+
+    fn release(
+        &mut self,
+        by: Sender,
+        both: bool,
+        tell: bool,
+        messages: &mut Vec<Message>,
+    ) -> Result<(), String> {
+        let mut args = words([&u8::from(tell)]);
+        let mut keys = Vec::new();
+        for at in locks(both) {
+            let [lock, _, line, _] = self.locks[at].keys.clone();
+            keys.extend([lock, line]);
+            args.push(client(by.client));
+        }
+        let Some(seen) = self.ask(by, "RELEASE", keys, args)? else { return Ok(()) };
+        let mut expected = Vec::new();
+        for at in locks(both) {
+            let owner = self.locks[at].attempt_of(by.client);
+            let answer = self.order(by, at, Order::Release { owner });
+            if answer == Answer::Yes && tell {
+                messages.extend(self.locks[at].wake(self.world.millis()));
+            }
+            expected.push(Value::Int((answer == Answer::Yes).into()));
+        }
+        same("the answer to the release", &Value::Array(expected), &seen)
+    }
+
+    fn withdraw(
+        &mut self,
+        by: Sender,
+        both: bool,
+        bar: bool,
+        messages: &mut Vec<Message>,
+    ) -> Result<(), String> {
+        let bar = if bar { BAR } else { 0 };
+        let mut args = Vec::new();
+        let mut keys = Vec::new();
+        for at in locks(both) {
+            let [lock, _, line, _] = self.locks[at].keys.clone();
+            keys.extend([lock, line]);
+            args.extend(words([&client(by.client), &bar]));
+        }
+        let Some(seen) = self.ask(by, "WITHDRAW", keys, args)? else { return Ok(()) };
+        let millis = self.world.millis();
+        let mut expected = Vec::new();
+        for at in locks(both) {
+            let owner = self.locks[at].attempt_of(by.client);
+            let lock = &mut self.locks[at];
+            lock.wait_no_more(by.client);
+            if bar > 0 {
+                lock.bar(by.client, millis, bar);
+            }
+            if self.order(by, at, Order::Release { owner }) == Answer::Yes {
+                messages.extend(self.locks[at].wake(millis));
+            }
+            expected.push(Value::Int(1));
+        }
+        same("the answer to the withdrawal", &Value::Array(expected), &seen)
+    }
+
+    fn force(&mut self, by: Sender, at: usize, messages: &mut Vec<Message>) -> Result<(), String> {
+        let keys = self.locks[at].keys.to_vec();
+        let args = words([&OPERATOR, &REASON, &MEMORY]);
+        let Some(seen) = self.ask(by, "FORCE", keys, args)? else { return Ok(()) };
+        let (millis, micros) = (self.world.millis(), self.world.micros());
+        let lock = &mut self.locks[at];
+        let mut expected = Vec::new();
+        if let Some(owner) = lock.node.lock {
+            let token = lock.force(millis, micros);
+            expected.push(int(token.unwrap_or(0)));
+            if token.is_some() {
+                let channel = lock.record_channel();
+                messages.push((channel, format!("f {}", client(owner / 4))));
+            }
+            // What an operator does is what a release by the holder would do.
+            self.order(by, at, Order::Release { owner });
+            messages.extend(self.locks[at].wake(millis));
+        }
+        same("the answer to the force-release", &Value::Array(expected), &seen)
+    }
+
+    fn stand(
+        &mut self,
+        word: &'static str,
+        its_list: u8,
+        epoch: i8,
+        longest: u64,
+        floor: Mark,
+    ) -> Result<(), String> {
+        let epoch = self.epoch(epoch);
+        let floor = self.resolve(Some(floor), 0);
+        let args = words([&word, &list(its_list), &epoch, &longest, &floor]);
+        let seen = self.world.script("STANDING", &[self.marker_key()], &args);
+        let order = match word {
+            "notice" => Order::Notice,
+            "found" => Order::Found,
+            "seal" => Order::Seal,
+            "install" => Order::Install { token: floor },
+            "readmit" => Order::Readmit,
+            _ => Order::Release { owner: u8::MAX },
+        };
+        let request = Request { epoch, list: its_list, order };
+        let mut done = false;
+        for lock in &mut self.locks {
+            let answer = lock.node.step(&self.rules, request);
+            done = matches!(answer, Answer::Yes | Answer::Sealed { .. });
+            if let Answer::Sealed { last } = answer {
+                assert!(last <= self.marker.ceiling, "{last} is above what a seal tells");
+            }
+        }
+        self.tally.note(format!("{word}: {}", if done { "yes" } else { "no" }));
+        match (order, done) {
+            (Order::Found, true) => self.marker = Marker::default(),
+            (Order::Install { .. }, true) => {
+                self.marker = Marker { longest, ceiling: floor, floor };
+            }
+            _ => {}
+        }
+        let clock = int(self.world.micros());
+        let expected = Value::Array(vec![Value::Int(done.into()), self.marker_value(), clock]);
+        same(&format!("the answer to \"{word}\""), &expected, &seen)
+    }
+
+    fn wipe(&mut self) {
+        let mut delete = cmd("DEL");
+        delete.arg(self.marker_key());
+        for lock in &self.locks {
+            delete.arg(&lock.keys[..]);
+        }
+        self.world.ask::<i64>(&delete);
+        self.marker = Marker::default();
+        for lock in &mut self.locks {
+            lock.forget();
+        }
+    }
+
+    /// A number that is written relative to what is there.
+    fn resolve(&self, mark: Option<Mark>, at: usize) -> u64 {
+        match mark {
+            None => 0,
+            Some(Mark::Last(offset)) => self.locks[at].node.token.saturating_add_signed(offset),
+            Some(Mark::Clock(seconds)) => {
+                self.world.micros().saturating_add_signed(seconds * 1_000_000)
+            }
+        }
+    }
+
+    /// Compares all that is kept.
+    fn compare(&mut self) -> Result<(), String> {
+        let key = self.marker_key();
+        let seen: Option<String> = self.world.ask(cmd("GET").arg(key));
+        same("the marker", &self.marker.text(self.node()), &seen.unwrap_or_default())?;
+        let millis = self.world.millis();
+        for (at, lock) in self.locks.iter().enumerate() {
+            let seen = register::look(self.world, &lock.keys);
+            same(&format!("what is kept of lock {at}"), &lock.kept(millis), &seen)?;
+        }
+        Ok(())
+    }
+}
+
+impl Tie for NodeTie<'_> {
+    type Step = Step;
+
+    fn random(&self, random: &mut fastrand::Rng) -> Step {
+        Step::random(random)
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    fn replay(&mut self, steps: &[Step]) -> Result<(), Gap> {
+        self.word = self.world.afresh();
+        self.marker = Marker::default();
+        self.locks = [0, 1].map(|lock| Register::new(&format!("{}:{lock}", self.word)));
+        let founding = ["notice", "found"].map(Step::founding);
+        for step in founding {
+            self.step(step).map_err(|what| Gap { after: 0, what })?;
+        }
+        for (at, step) in steps.iter().enumerate() {
+            self.step(*step).map_err(|what| Gap { after: at + 1, what })?;
+        }
+        Ok(())
+    }
+}
+
+fn locks(both: bool) -> std::ops::Range<usize> {
+    0..1 + usize::from(both)
+}
+
+fn int(number: u64) -> Value {
+    Value::Int(number as i64)
+}
+
+/// The owner of a client's attempt, in the model.
+fn id(client: u8, attempt: u8) -> u8 {
+    4 * client + attempt
+}
+
+/// What a client is known by.
+fn client(client: u8) -> String {
+    format!("{client:032x}")
+}
+
+/// What its attempt is known by.
+fn text(of: u8, attempt: u8) -> String {
+    format!("{}{attempt:04x}", client(of))
+}
+
+/// The name of a list of nodes.
+fn list(list: u8) -> String {
+    format!("list{list}")
+}
+
+fn holder(client: u8) -> String {
+    format!("{client},host,label")
+}
+
+/// A node that is new.
+fn new_node() -> Node<u64> {
+    Node { standing: Standing::Blank, ..Node::new(0) }
+}

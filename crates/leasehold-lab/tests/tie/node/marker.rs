@@ -1,0 +1,48 @@
+//! What a node keeps of itself: who it votes with, and bounds of all it ever granted.
+
+use leasehold_lab::quorum::node::{Node, Standing};
+
+use super::list;
+
+/// By how much the ceiling is ahead of the token that lifted it.
+const LEAD: u64 = 1_000_000;
+/// For how long a record outlives the moment of its token, in µs.
+const RETENTION: u64 = 3_600_000_000;
+
+/// The numbers of the marker.
+#[derive(Debug, Default)]
+pub(super) struct Marker {
+    /// The longest TTL, in ms.
+    pub(super) longest: u64,
+    /// No token is above it.
+    pub(super) ceiling: u64,
+    /// No token is below it.
+    pub(super) floor: u64,
+}
+
+impl Marker {
+    /// Something is granted for so long, under such a token.
+    pub(super) fn heed(&mut self, ttl: u64, token: u64) {
+        self.longest = self.longest.max(ttl);
+        if token > self.ceiling {
+            self.ceiling = token + LEAD;
+        }
+    }
+
+    /// A number that no token of a lock is above whose record has expired, or never was.
+    pub(super) fn above_all_expired(&self, micros: u64) -> u64 {
+        self.floor.max(self.ceiling.min(micros - RETENTION))
+    }
+
+    /// As the server keeps it.
+    pub(super) fn text(&self, node: &Node<u64>) -> String {
+        let (list, epoch) = (list(node.list), node.epoch);
+        let Self { longest, ceiling, floor } = self;
+        match node.standing {
+            Standing::Blank => String::new(),
+            Standing::Noticed => format!("noticed {list}"),
+            Standing::Joining => format!("joining {list} {epoch} {longest} {ceiling} {floor}"),
+            Standing::Member => format!("member {list} {epoch} {longest} {ceiling} {floor}"),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! How often nodes are asked, counted at the nodes; and what is left there.
+
+use leasehold_testkit::world::{eventually, within_bound};
+
+use crate::scene::{LONG, client, lock_keys, nodes, scripts_run};
+
+/// At least 99 % in one round trip: a claim and a release at each node.
+#[tokio::test]
+async fn an_uncontended_acquisition_is_one_round_trip() {
+    const PAIRS: u64 = 500;
+    let five = nodes(5, &[]);
+    let clients = [client(&five).await, client(&five).await];
+    let before = scripts_run(&five);
+    for pair in 0..PAIRS {
+        // By turns, on the same few locks: the other's token is always the last.
+        let lock = clients[(pair % 2) as usize].lock(format!("a{}", pair % 7)).ttl(LONG);
+        lock.acquire().await.unwrap().release().await.unwrap();
+    }
+    let nothing = async || five.nodes.iter().all(|node| lock_keys(node).is_empty());
+    eventually("the last release is everywhere", nothing).await;
+    let trips = (scripts_run(&five) - before) as f64 / 5.0 - PAIRS as f64;
+    let each = trips / PAIRS as f64;
+    assert!((0.99..=1.01).contains(&each), "{each} round trips for each acquisition");
+}
+
+/// A guess that is too low costs the second one, and no more.
+#[tokio::test]
+async fn without_a_conflict_two_round_trips_are_the_most() {
+    let five = nodes(5, &[]);
+    let locks = client(&five).await;
+    let first = locks.lock("a").ttl(LONG).acquire().await.unwrap().token().get();
+    let ahead = first + 600_000_000;
+    eventually("released", async || five.nodes.iter().all(|node| lock_keys(node).is_empty())).await;
+    for node in &five.nodes {
+        let record = node.cli(&["keys", "*leasehold:record:lock:a"]).unwrap();
+        let owner = "0".repeat(32) + ".00000000";
+        node.cli(&["set", &record, &format!("{ahead} 1 {owner} - -")]).unwrap();
+    }
+    let before = scripts_run(&five);
+    let lease = locks.lock("a").ttl(LONG).acquire().await.unwrap();
+    assert_eq!(lease.token().get(), ahead + 1);
+    let asked = async || scripts_run(&five) == before + 10;
+    eventually("a claim and a token at each of five nodes", asked).await;
+}
+
+/// distributed-lock leaves thousands: many clients, few locks, many who give up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_key_is_left_on_any_node() {
+    let five = nodes(5, &[]);
+    let mut running = tokio::task::JoinSet::new();
+    for contender in 0..8_u64 {
+        let locks = client(&five).await;
+        running.spawn(async move {
+            let mut rng = fastrand::Rng::with_seed(contender);
+            for _ in 0..25 {
+                let lock = locks.lock(format!("a{}", rng.u8(0..3))).ttl(LONG);
+                let patience = std::time::Duration::from_millis(rng.u64(1..60));
+                if let Ok(Ok(lease)) = tokio::time::timeout(patience, lock.acquire()).await {
+                    tokio::time::sleep(patience / 20).await;
+                    lease.release().await.unwrap();
+                }
+            }
+            locks
+        });
+    }
+    let mut clients = Vec::new();
+    while let Some(locks) = within_bound("the contenders", running.join_next()).await {
+        clients.push(locks.unwrap());
+    }
+    let nothing = async || five.nodes.iter().all(|node| lock_keys(node).is_empty());
+    eventually("nothing is left, long before a TTL", nothing).await;
+    for name in ["a0", "a1", "a2"] {
+        let lease = within_bound("the lock", clients[0].lock(name).acquire()).await.unwrap();
+        lease.release().await.unwrap();
+    }
+}

@@ -1,0 +1,135 @@
+//! Nodes that forget everything.
+
+use std::time::Instant;
+
+use leasehold::ErrorKind;
+use leasehold::backend::redlock::repair;
+use leasehold::clock::Clock;
+use leasehold_testkit::world::{eventually, within_bound};
+
+use crate::scene::{LONG, SHORT, client, connect, marker, nodes};
+
+/// FAULTS 11: sealed, told the highest token, and readmitted when no older lease is left.
+#[tokio::test]
+async fn a_node_that_came_back_empty_votes_again_after_the_longest_ttl() {
+    let mut three = nodes(3, &[]);
+    let (locks, other) = (client(&three).await, client(&three).await);
+    let lease = locks.lock("a").ttl(SHORT).acquire().await.unwrap();
+    let mut token = lease.token();
+    three.nodes[0].kill();
+    three.nodes[0].restart().unwrap();
+    let forgot = Instant::now();
+    assert_eq!(marker(&three.nodes[0]), "");
+    // The others remember: nobody else gets it, and work goes on.
+    assert!(other.lock("a").ttl(SHORT).try_acquire().await.unwrap().is_none());
+    other.lock("b").ttl(SHORT).acquire().await.unwrap().release().await.unwrap();
+    let votes = async || {
+        let _ = other.lock("c").ttl(SHORT).try_acquire().await;
+        marker(&three.nodes[0]).starts_with("member ")
+    };
+    eventually("it votes again", votes).await;
+    assert!(forgot.elapsed() >= SHORT, "after {:?}", forgot.elapsed());
+    lease.verify().await.unwrap();
+    lease.release().await.unwrap();
+    // It is needed now: another one is gone.
+    three.nodes[2].kill();
+    for _ in 0..3 {
+        let lease = within_bound("the lock", other.lock("a").acquire()).await.unwrap();
+        assert!(lease.token() > token);
+        token = lease.token();
+        lease.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn two_of_five_that_came_back_empty_vote_again() {
+    let mut five = nodes(5, &[]);
+    let locks = client(&five).await;
+    let before = locks.lock("a").ttl(SHORT).acquire().await.unwrap();
+    let token = before.token();
+    before.release().await.unwrap();
+    for node in [1, 2] {
+        five.nodes[node].kill();
+        five.nodes[node].restart().unwrap();
+    }
+    let vote = async || {
+        let _ = locks.lock("b").ttl(SHORT).try_acquire().await;
+        five.nodes.iter().all(|node| marker(node).starts_with("member "))
+    };
+    eventually("all vote again", vote).await;
+    five.nodes[0].kill();
+    five.nodes[4].kill();
+    let after = within_bound("the lock", locks.lock("a").acquire()).await.unwrap();
+    assert!(after.token() > token);
+}
+
+/// With a majority gone nobody can know what was granted: that is an operator's decision.
+#[tokio::test]
+async fn a_majority_that_forgot_waits_for_an_operator() {
+    let mut three = nodes(3, &[]);
+    let locks = client(&three).await;
+    let before = locks.lock("a").ttl(SHORT).acquire().await.unwrap();
+    let token = before.token();
+    before.release().await.unwrap();
+    for node in [0, 1] {
+        three.nodes[node].kill();
+        three.nodes[node].restart().unwrap();
+    }
+    let amnesiac = async || {
+        let refused = locks.lock("a").ttl(SHORT).try_acquire().await;
+        refused.is_err_and(|error| {
+            *error.kind() == ErrorKind::Unavailable && error.to_string().contains("amnesiac")
+        })
+    };
+    eventually("a refusal that says why", amnesiac).await;
+    let refused = leasehold::connect(three.url()).await.unwrap_err();
+    assert!(refused.to_string().contains("doctor --repair"), "{refused}");
+    let findings = within_bound("the repair", repair(&three.url(), Clock::boot())).await.unwrap();
+    assert!(findings.iter().any(|finding| finding.what == "3 of 3 nodes vote"), "{findings:?}");
+    let back = async || locks.lock("b").ttl(SHORT).try_acquire().await.is_ok();
+    eventually("the old client is back", back).await;
+    let after = connect(three.url()).await.lock("a").ttl(LONG).acquire().await.unwrap();
+    assert!(after.token() > token);
+}
+
+/// No node knows anything: that is a new store, and the clocks keep tokens rising.
+#[tokio::test]
+async fn tokens_rise_when_all_nodes_forgot() {
+    let three = nodes(3, &[]);
+    let before = client(&three).await.lock("a").ttl(LONG).acquire().await.unwrap().token();
+    for node in &three.nodes {
+        assert_eq!(node.cli(&["flushall"]).unwrap(), "OK");
+    }
+    let after = client(&three).await.lock("a").ttl(LONG).acquire().await.unwrap();
+    assert!(after.token() > before);
+}
+
+/// Whoever founds a store may stop halfway; the next client goes on.
+#[tokio::test]
+async fn a_founding_that_stopped_halfway_is_finished() {
+    let five = nodes(5, &[]);
+    let noticed = {
+        let locks = client(&five).await;
+        drop(locks);
+        let member = marker(&five.nodes[0]);
+        format!("noticed {}", member.split(' ').nth(1).unwrap())
+    };
+    for begun in 0..5 {
+        for (place, node) in five.nodes.iter().enumerate() {
+            node.cli(&["flushall"]).unwrap();
+            if place >= begun {
+                node.cli(&["set", "leasehold:node:lock:", &noticed]).unwrap();
+            } else {
+                let member = format!("{} 0 0 0 0", noticed.replace("noticed", "member"));
+                node.cli(&["set", "leasehold:node:lock:", &member]).unwrap();
+            }
+        }
+        let locks = client(&five).await;
+        assert!(
+            locks.lock("a").ttl(SHORT).try_acquire().await.unwrap().is_some(),
+            "{begun} had begun"
+        );
+        let whole = async || five.nodes.iter().all(|node| marker(node).starts_with("member "));
+        eventually("all vote", whole).await;
+    }
+}

@@ -1,0 +1,10 @@
+//! Redlock, on real servers.
+
+mod clocks;
+mod conformance;
+mod counting;
+mod doctor;
+mod failing;
+mod forgetting;
+mod lists;
+mod scene;

@@ -1,0 +1,36 @@
+-- Who waits for a lock, and who was given up, one hash:
+--   w<owner>    <since, in ms> <seen, in ms> <channel>
+--   b<owner>    until when nothing is granted to this owner, in ms
+-- A waiter that was not seen for PATIENCE is skipped.
+local PATIENCE = 3000
+local LINGER = 60000
+
+local function line_clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function keep_line(line, at_least)
+  if redis.call('PTTL', line) < at_least then
+    redis.call('PEXPIRE', line, string.format('%.0f', at_least))
+  end
+end
+
+-- Tells the one that has waited longest that the lock is free.
+local function wake(line)
+  local now = line_clock()
+  local fields = redis.call('HGETALL', line)
+  local first, who, where
+  for i = 1, #fields, 2 do
+    local since, seen, channel = string.match(fields[i + 1], '^(%d+) (%d+) (%S+)$')
+    if since and math.abs(now - seen) < PATIENCE then
+      since = tonumber(since)
+      if not first or since < first then
+        first, who, where = since, string.sub(fields[i], 2), channel
+      end
+    end
+  end
+  if who then
+    redis.call('PUBLISH', where, 'f ' .. who)
+  end
+end

@@ -1,0 +1,78 @@
+//! One of the nodes: an independent Redis master.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redis::Value;
+
+use super::super::answer::text;
+use super::super::connector::Connector;
+use super::super::error::Failure;
+use super::super::script::Call;
+use super::super::server::{Role, Server};
+use super::super::url::{Host, Settings};
+use super::super::waiters::Waiters;
+use super::standing::Standing;
+use crate::clock::Clock;
+use crate::error::Result;
+
+/// A node, and what is heard from it.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) index: usize,
+    pub(super) server: Arc<Server>,
+    /// Its messages: whom to wake, who lost a lease by force.
+    pub(super) ears: Arc<Waiters>,
+    /// Counts its connections.
+    connections: AtomicU64,
+}
+
+/// What a node said to a call.
+#[derive(Debug)]
+pub(super) enum Said {
+    /// It did it: an answer for each item.
+    Answers(Vec<Value>),
+    /// It does not vote with this client: what it is instead.
+    NoVote(Standing),
+    /// Nothing, or nothing of use.
+    Failed(Failure),
+}
+
+impl Node {
+    pub(super) fn new(
+        index: usize,
+        host: &Host,
+        settings: &Settings,
+        clock: &Clock,
+        channel: &str,
+    ) -> Result<Arc<Self>> {
+        let ears = Waiters::new(clock.clone());
+        let connector = Connector::new(settings, clock, &ears)?;
+        let role = Role::Everything { channel: channel.to_owned() };
+        let connections = AtomicU64::new(0);
+        Ok(Arc::new(Self { index, server: connector.server(host, role)?, ears, connections }))
+    }
+
+    /// It has another connection than before.
+    pub(super) fn reconnected(&self) {
+        self.connections.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Which of its connections this is.
+    pub(super) fn connection(&self) -> u64 {
+        self.connections.load(Ordering::Acquire)
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.server.host.to_string()
+    }
+
+    /// Calls a script that votes.
+    pub(super) async fn ask(&self, call: &Call) -> Said {
+        match self.server.call(call).await {
+            Ok(Value::Array(answers)) => Said::Answers(answers),
+            Ok(other) => Said::NoVote(text(&other).map_or(Standing::Unknown, Standing::parse)),
+            Err(failure) => Said::Failed(failure),
+        }
+    }
+}

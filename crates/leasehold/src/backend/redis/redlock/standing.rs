@@ -1,0 +1,115 @@
+//! What a node is to its clients: a voter, or why it is none.
+
+use std::fmt;
+use std::time::Duration;
+
+/// What a node's marker says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It has no marker: it is new, or has forgotten everything.
+    Blank,
+    /// It was told its list, and waits for all others to be told.
+    Noticed { list: String },
+    /// It waits to vote again.
+    Joining(Membership),
+    /// It votes.
+    Member(Membership),
+    /// Nothing that a client of ours writes.
+    Unknown,
+}
+
+/// What a voter knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Membership {
+    pub(super) list: String,
+    pub(super) epoch: u64,
+    /// The longest TTL that was ever granted here.
+    pub(super) longest: Duration,
+    /// No token here was ever above it.
+    pub(super) ceiling: u64,
+}
+
+impl Standing {
+    pub(super) fn parse(marker: &str) -> Self {
+        if marker.is_empty() {
+            return Self::Blank;
+        }
+        Self::read(marker).unwrap_or(Self::Unknown)
+    }
+
+    fn read(marker: &str) -> Option<Self> {
+        let mut words = marker.split(' ');
+        let (standing, list) = (words.next()?, words.next()?.to_owned());
+        if standing == "noticed" {
+            return Some(Self::Noticed { list });
+        }
+        let mut number = || words.next()?.parse().ok();
+        let epoch = number()?;
+        let longest = Duration::from_millis(number()?);
+        let membership = Membership { list, epoch, longest, ceiling: number()? };
+        match standing {
+            "member" => Some(Self::Member(membership)),
+            "joining" => Some(Self::Joining(membership)),
+            _ => None,
+        }
+    }
+
+    /// The list it belongs to, where it says so.
+    pub(super) fn list(&self) -> Option<&str> {
+        match self {
+            Self::Noticed { list } => Some(list),
+            Self::Member(known) | Self::Joining(known) => Some(&known.list),
+            Self::Blank | Self::Unknown => None,
+        }
+    }
+}
+
+/// How the marker of a voter begins, as scripts want it.
+pub(super) fn expected(list: &str, epoch: u64) -> String {
+    format!("member {list} {epoch} ")
+}
+
+/// One name for a set of nodes, whatever the order they are written in. Do not change this:
+/// clients of all versions must agree on it.
+pub(super) fn list_hash<T: fmt::Display>(nodes: impl Iterator<Item = T>) -> String {
+    let mut names: Vec<String> = nodes.map(|node| node.to_string()).collect();
+    names.sort_unstable();
+    let text = names.join(",");
+    // FNV-1a: against a slip of the pen, not against malice.
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markers_are_read() {
+        assert_eq!(Standing::parse(""), Standing::Blank);
+        assert_eq!(Standing::parse("noticed ab"), Standing::Noticed { list: "ab".to_owned() });
+        let known = Membership {
+            list: "ab".to_owned(),
+            epoch: 3,
+            longest: Duration::from_secs(30),
+            ceiling: 77,
+        };
+        assert_eq!(Standing::parse("member ab 3 30000 77 5"), Standing::Member(known.clone()));
+        assert_eq!(Standing::parse("joining ab 3 30000 77 5"), Standing::Joining(known));
+        for odd in ["x", "member", "member ab", "member ab x 1 1", "member ab 1 1", "king ab 1 1 1"]
+        {
+            assert_eq!(Standing::parse(odd), Standing::Unknown, "{odd}");
+        }
+    }
+
+    /// Frozen: other versions compare it with what they find.
+    #[test]
+    fn a_list_has_one_hash_in_any_order() {
+        let hash = list_hash(["a:1", "b:2", "c:3"].iter());
+        assert_eq!(hash, list_hash(["c:3", "a:1", "b:2"].iter()));
+        assert_ne!(hash, list_hash(["a:1", "b:2", "c:4"].iter()));
+        assert_eq!(list_hash(["a"].iter()), "af63dc4c8601ec8c");
+    }
+}
