@@ -38,7 +38,6 @@ mod claim;
 mod error;
 mod examine;
 mod force;
-mod hints;
 mod hold;
 mod inspect;
 mod janitor;
