@@ -10,7 +10,7 @@ use zookeeper_client::Error as Zk;
 use super::ZookeeperStore;
 use super::card::Card;
 use super::error::of_request;
-use super::place::{Placed, Seen, Wish};
+use super::place::{Placed, Seen, Wish, followed};
 use super::session::Session;
 use super::table::{Entry, Stand};
 use crate::backend::{Claim, Verdict};
@@ -120,9 +120,15 @@ impl ZookeeperStore {
 
     /// Puts these claims in line, and says what each of them got.
     async fn place(&self, session: &Arc<Session>, wishes: Vec<Wish<'_>>) -> Result<Vec<Verdict>> {
+        // Before anything is written down or sent.
+        if let [wish] = wishes.as_slice()
+            && let Some(line) = followed(session, wish)
+        {
+            line.gather().await;
+        }
         let now = self.books.clock.now();
         for wish in &wishes {
-            // Barred while its session was opened: it must not come now.
+            // Barred meanwhile, or while its session was opened: it must not come now.
             if self.books.table.is_barred(wish.claim.owner, now) {
                 return Err(Error::new(ErrorKind::Unavailable, "a claim was settled meanwhile"));
             }

@@ -42,9 +42,6 @@ pub(super) enum Seen {
 impl ZookeeperStore {
     pub(super) async fn place_one(&self, session: &Session, wish: &Wish<'_>) -> Result<Placed> {
         let client = &session.client;
-        if let Some(line) = followed(session, wish) {
-            line.gather().await;
-        }
         for _ in 0..2 {
             session.check_connected()?;
             let sent = self.books.clock.now();
@@ -183,7 +180,7 @@ impl ZookeeperStore {
 
 /// The line of a claim's lock, if we see all that happens there. Who does not wait must know
 /// for certain, and reads it.
-fn followed(session: &Session, wish: &Wish<'_>) -> Option<Arc<Line>> {
+pub(super) fn followed(session: &Session, wish: &Wish<'_>) -> Option<Arc<Line>> {
     wish.claim.queue.then(|| session.followed(&wish.lock)).flatten()
 }
 
