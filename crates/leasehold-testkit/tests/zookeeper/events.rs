@@ -57,6 +57,7 @@ async fn a_thousand_who_wait_cost_few_events_per_hand_over() {
         turns.push(turn.unwrap());
     }
     let each = (events(&server) - before) / WAITERS;
+    println!("{each} events per hand-over");
     turns.sort_by_key(|(turn, ..)| *turn);
     for (_, token, _) in &turns {
         assert!(*token > last, "{token} after {last}");
