@@ -172,6 +172,16 @@ fn zookeeper_survives_partitions() {
 }
 
 #[test]
+fn zookeeper_survives_a_server_that_is_killed_or_stopped() {
+    passes("zookeeper", Fault::Restart);
+}
+
+#[test]
+fn zookeeper_survives_the_loss_of_its_leader() {
+    passes("zookeeper", Fault::Leader);
+}
+
+#[test]
 fn postgres_survives_paused_holders() {
     passes("postgres", Fault::Pause);
 }

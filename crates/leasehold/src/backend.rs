@@ -38,6 +38,7 @@ use crate::token::Token;
 
 #[cfg(feature = "etcd")]
 pub mod etcd;
+mod hints;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;

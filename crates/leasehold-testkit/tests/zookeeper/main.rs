@@ -4,6 +4,7 @@ mod access;
 mod conformance;
 mod contending;
 mod doctor;
+mod events;
 mod faults;
 mod layout;
 mod nodes;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::hints::Hints;
 use super::{
     Backend, Claim, Finding, Hint, Hold, Limits, LockInfo, Release, Renewal, Reply, Severity, Turn,
     Verdict,
@@ -18,10 +19,8 @@ use crate::loss::Forced;
 use crate::name::Name;
 use crate::token::Token;
 
-use hints::Hints;
 use state::{Place, State};
 
-mod hints;
 mod registry;
 mod state;
 mod table;

@@ -2,8 +2,8 @@
 
 use tokio::sync::Notify;
 
-use super::hints::Hints;
 use super::table::Table;
+use crate::backend::hints::Hints;
 use crate::clock::Clock;
 
 #[derive(Debug)]

@@ -63,6 +63,12 @@ pub(super) fn token(stat: &Stat) -> Token {
     Token::new(stat.czxid.unsigned_abs())
 }
 
+/// The token of all that was created in the transaction that last wrote this node. Before
+/// 3.8.2 the answers to a `multi` do not tell it otherwise (ZOOKEEPER-4026, -4667).
+pub(super) fn token_of_write(stat: &Stat) -> Token {
+    Token::new(stat.mzxid.unsigned_abs())
+}
+
 /// The record of a force-release.
 pub(super) fn record(name: &Name, forced: &ForcedInfo) -> Vec<u8> {
     let at = forced.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;

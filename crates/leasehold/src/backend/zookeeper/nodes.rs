@@ -12,6 +12,7 @@ use zookeeper_client::{
 use super::error::of_request;
 use super::path::Paths;
 use super::url::{Access, Parents, Target};
+use crate::clock::Moment;
 use crate::error::Result;
 
 /// How many locks are remembered. Whether a lock is known only saves a request.
@@ -22,8 +23,17 @@ pub(super) struct Nodes {
     acls: Vec<Acl>,
     parents: CreateMode,
     paths: Paths,
-    /// Locks whose node exists, and whether somebody else had the lock when we last tried.
-    known: Mutex<HashMap<Arc<str>, bool>>,
+    /// Locks whose node exists.
+    known: Mutex<HashMap<Arc<str>, Known>>,
+}
+
+/// What is remembered of a lock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    /// Whether somebody else had it when we last tried.
+    pub(super) contested: bool,
+    /// When that was.
+    pub(super) tried: Moment,
 }
 
 impl Nodes {
@@ -64,20 +74,19 @@ impl Nodes {
 
     /// Whether somebody else had it when we last tried.
     pub(super) fn is_contested(&self, lock: &str) -> bool {
-        self.known.lock().get(lock).copied().unwrap_or(false)
+        self.known.lock().get(lock).is_some_and(|known| known.contested)
     }
 
-    pub(super) fn remember(&self, lock: &Arc<str>, contested: bool) {
+    /// Remembers this lock; what was known of it before.
+    pub(super) fn remember(&self, lock: &Arc<str>, now: Known) -> Option<Known> {
         let mut known = self.known.lock();
-        match known.get_mut(lock) {
-            Some(seen) => *seen = contested,
-            None => {
-                if known.len() >= MOST_REMEMBERED {
-                    known.clear();
-                }
-                known.insert(lock.clone(), contested);
-            }
+        if let Some(before) = known.get_mut(lock) {
+            return Some(std::mem::replace(before, now));
         }
+        if known.len() >= MOST_REMEMBERED {
+            known.clear();
+        }
+        known.insert(lock.clone(), now)
     }
 
     pub(super) fn forget(&self, lock: &str) {

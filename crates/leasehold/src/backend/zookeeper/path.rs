@@ -12,6 +12,8 @@ use crate::name::Name;
 
 /// The records of force-releases, one node for each lock; the node itself is the bell.
 const FORCED: &str = "%forced";
+/// What every batch of claims writes, so that it learns the number of its transaction.
+const TICK: &str = "%tick";
 
 /// The paths below one root.
 #[derive(Debug, Clone)]
@@ -51,6 +53,11 @@ impl Paths {
     /// The record of a lock's last force-release.
     pub(super) fn record(&self, name: &Name) -> String {
         format!("{}/{}", self.bell(), self.encode(name.as_str()))
+    }
+
+    /// What a batch of claims writes.
+    pub(super) fn tick(&self) -> Arc<str> {
+        format!("{}/{TICK}", self.root).into()
     }
 
     fn encode(&self, name: &str) -> String {
@@ -124,7 +131,7 @@ mod tests {
     #[test]
     fn what_is_no_lock_is_no_name() {
         let paths = Paths::below("/locks");
-        for child in ["%forced", "%2f", "%41", "a%"] {
+        for child in ["%forced", "%tick", "%2f", "%41", "a%"] {
             assert_eq!(paths.name(child), None, "{child}");
         }
     }

@@ -92,6 +92,9 @@ impl Session {
 
     /// The same for what is worth a moment: a new connection is usually there at once.
     pub(super) async fn wait_connected(&self, limit: Duration) -> Result<()> {
+        if self.is_connected() {
+            return Ok(());
+        }
         let connected = async {
             let mut states = self.client.state_watcher();
             // What changed before the watcher was made is seen here, what changes later there.
@@ -152,6 +155,11 @@ impl Session {
         };
         self.proved(sent);
         Ok(deleted)
+    }
+
+    /// The line of this lock, if we see all that happens there.
+    pub(super) fn followed(&self, lock: &str) -> Option<Arc<Line>> {
+        self.lines.lock().get(lock).filter(|line| line.is_up_to_date()).cloned()
     }
 
     /// Nodes of ours may appear that nobody knows of: look for them soon, and later again.

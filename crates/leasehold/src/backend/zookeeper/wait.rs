@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::owner::Owner;
 
 /// How many may be before us while we follow the whole line.
-const FEW: usize = 24;
+pub(super) const FEW: usize = 24;
 /// How often the line is looked at without a reason: near the head, and far behind.
 const SLOW_LOOK: Duration = Duration::from_secs(5);
 const SLOWER_LOOK: Duration = Duration::from_secs(30);
@@ -85,15 +85,14 @@ impl ZookeeperStore {
     }
 
     async fn near_the_head(&self, entry: &Entry, owner: Owner, node: &Node) -> Next {
-        let line = self.followed(&entry.session, &entry.lock);
+        let line = self.follow(&entry.session, &entry.lock);
         let clock = &self.books.clock;
+        let standing = line.stand_in(&node.child);
         let mut look_at = clock.now() + SLOW_LOOK;
         loop {
-            let mut changed = std::pin::pin!(line.changed.notified());
-            // From here on no change is missed.
-            changed.as_mut().enable();
+            let (place, changed) = standing.look();
             line.used(clock.now());
-            match line.place(&node.child) {
+            match place {
                 Place::First => return self.take(entry, owner, node).await,
                 Place::Behind(ahead) if ahead > 2 * FEW => {
                     self.books.table.queued(owner, node.clone(), ahead, clock.now());
@@ -137,6 +136,9 @@ impl ZookeeperStore {
             self.books.table.remove(owner);
             return Next::ClaimAgain;
         };
+        if ahead == 0 {
+            return self.take(entry, owner, node).await;
+        }
         self.books.table.queued(owner, node.clone(), ahead, clock.now());
         if ahead <= FEW {
             return Next::LookAgain;
@@ -208,13 +210,16 @@ impl ZookeeperStore {
         !entry.session.is_over()
     }
 
-    fn followed(&self, session: &Arc<Session>, lock: &Arc<str>) -> Arc<Line> {
+    /// Follows the line of this lock, if we do not yet.
+    pub(super) fn follow(&self, session: &Arc<Session>, lock: &Arc<str>) -> Arc<Line> {
         let mut lines = session.lines.lock();
-        let line = lines
-            .entry(lock.clone())
-            .or_insert_with(|| Line::watch(session, lock.clone(), self.target.layout));
+        let line = lines.get(lock).filter(|line| !line.is_over()).cloned().unwrap_or_else(|| {
+            let line = Line::watch(session, lock.clone(), self.target.layout);
+            lines.insert(lock.clone(), line.clone());
+            line
+        });
         line.used(self.books.clock.now());
-        line.clone()
+        line
     }
 }
 

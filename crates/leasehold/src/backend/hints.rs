@@ -1,8 +1,8 @@
-//! Hints for the clients of this store: the connection went, a lock was released by force.
+//! Hints for the clients of one store, each of which waits on its own.
 
 use tokio::sync::broadcast;
 
-use crate::backend::Hint;
+use super::Hint;
 
 /// How many hints may be on their way; a client that missed some asks about all its leases.
 const BACKLOG: usize = 64;
