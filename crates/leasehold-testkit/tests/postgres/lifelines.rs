@@ -63,7 +63,7 @@ async fn an_unlock_that_fails_leaves_no_lock_behind() {
     let url = format!("postgres://worker@127.0.0.1:{}/postgres?mode=session", server.port());
     let locks = leasehold::connect(url).await.unwrap();
     let lease = locks.lock("a").ttl(Duration::from_secs(600)).acquire().await.unwrap();
-    assert_eq!(advisory(&server), (1, 0));
+    assert_ne!(advisory(&server).0, 0);
     let unlock = "execute on function pg_advisory_unlock(bigint)";
     server.psql(&format!("revoke {unlock} from public")).unwrap();
     let _ = within_bound("the release", lease.release()).await;
