@@ -7,6 +7,7 @@
 //! * [`processes`]: the cases that need processes, through the real command
 //! * [`servers`]: the real servers that stores speak to
 //! * [`faults`]: injectors for every store; [`course`]: runs under them
+//! * [`crashes`]: a server killed among many acquirers, again and again
 //! * [`history`]: what workers did under faults, and what must hold in it
 //! * [`load`]: what a line of waiters costs a store
 //! * [`mutants`]: stores and cores that are wrong on purpose, which the cases must reject
@@ -16,6 +17,7 @@
 
 pub mod conformance;
 pub mod course;
+pub mod crashes;
 pub mod faults;
 pub mod history;
 pub mod link;

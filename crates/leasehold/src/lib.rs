@@ -58,6 +58,7 @@
 pub struct Readme;
 
 pub mod backend;
+mod background;
 pub mod blocking;
 mod client;
 pub mod clock;

@@ -12,8 +12,11 @@ use leasehold_testkit::course::descriptors;
 use leasehold_testkit::course::fault::Fault;
 use leasehold_testkit::course::stage;
 use leasehold_testkit::course::table::{Row, table};
+use leasehold_testkit::crashes;
 use leasehold_testkit::history::History;
 use leasehold_testkit::history::report::{Report, Verdict};
+
+const CRASH: &str = "crash";
 
 /// Measures what a store guarantees under faults.
 #[derive(Debug, Parser)]
@@ -21,8 +24,12 @@ use leasehold_testkit::history::report::{Report, Verdict};
 struct Args {
     /// The store, as `memory` or `sqlite`. Without it: all.
     store: Option<String>,
-    /// The fault, as `pause` or `kill`. Without it: all that apply.
+    /// The fault, as `pause` or `kill`. Without it: all that apply. `crash`, for `postgres`
+    /// and `pgsession`: the server killed among 64 acquirers, no token twice.
     fault: Option<String>,
+    /// How often `crash` kills the server.
+    #[arg(long, default_value_t = 20)]
+    times: usize,
     /// How long all faults together take.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -47,6 +54,10 @@ fn main() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let args = Args::parse();
+    if args.fault.as_deref() == Some(CRASH) {
+        crash(&args)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let rows = match &args.check {
         Some(folder) => check(folder)?,
         None => run(&args)?,
@@ -104,6 +115,17 @@ fn run(args: &Args) -> Result<Vec<Row>> {
     println!("\nseed {seed}: repeat the schedule with --seed {seed} --seconds {}", args.seconds);
     println!("histories in {}: judge them again with --check", folder.display());
     Ok(rows)
+}
+
+/// Not a course: one process whose tasks acquire, and a server that is killed in a row.
+fn crash(args: &Args) -> Result<()> {
+    let modes = [("postgres", "lease"), ("pgsession", "session")];
+    for (store, mode) in chosen(&modes, |(store, _)| *store, args.store.as_deref())? {
+        println!("{store} {CRASH}, {} times in a row ...", args.times);
+        let tokens = crashes::amid_acquirers(mode, args.times).with_context(|| store)?;
+        println!("{store} {CRASH}: {tokens} tokens handed out, none twice");
+    }
+    Ok(())
 }
 
 fn check(folder: &Path) -> Result<Vec<Row>> {

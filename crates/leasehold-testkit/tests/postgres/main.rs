@@ -4,6 +4,7 @@ mod clocks;
 mod conformance;
 mod crashes;
 mod interop;
+mod lifelines;
 mod order;
 mod pooling;
 mod scene;

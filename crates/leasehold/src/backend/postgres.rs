@@ -11,7 +11,7 @@ use std::sync::Arc;
 use self::lease::LeaseStore;
 use self::session::SessionStore;
 use self::url::{Mode, Settings};
-use crate::backend::Backend;
+use crate::backend::{Backend, Reply};
 use crate::clock::Clock;
 use crate::error::{Operation, Result};
 use crate::name::Name;
@@ -30,6 +30,9 @@ mod wire;
 pub use schema::SCHEMA;
 pub use transaction::{acquire_in_transaction, try_acquire_in_transaction};
 
+/// Its name in errors and guarantees.
+const STORE: &str = "postgres";
+
 /// Opens the store behind this URL. Must be called inside a tokio runtime.
 ///
 /// # Errors
@@ -46,7 +49,18 @@ pub async fn open(url: &str, clock: Clock) -> Result<Arc<dyn Backend>> {
     };
     opened
         .await
-        .map_err(|error: crate::Error| error.on_store("postgres").during(Operation::Connect, None))
+        .map_err(|error: crate::Error| error.on_store(STORE).during(Operation::Connect, None))
+}
+
+/// What a store is asked, with what it was about in its errors.
+fn reply<T: Send + 'static>(
+    operation: Operation,
+    lock: Option<Name>,
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Reply<T> {
+    Box::pin(async move {
+        work.await.map_err(|error| error.on_store(STORE).during(operation, lock.as_ref()))
+    })
 }
 
 /// The lock that a request is about, if it is about one.

@@ -22,6 +22,7 @@ use tokio::task;
 use super::company::Company;
 use super::request::Request;
 use super::{Context, is_about_one_of_them};
+use crate::background;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::Point;
@@ -123,7 +124,7 @@ impl<R: Request> Slot<R> {
             Ok((sending, Poll::Pending)) => {
                 let (reply, answer) = oneshot::channel();
                 let context = self.lane.context.clone();
-                context.runtime.spawn(async move {
+                background::begin(&context.runtime, async move {
                     let answers = self.lane.context.ask(sending).await;
                     // The caller may be gone: what it left behind is undone elsewhere.
                     let _ = reply.send(answers.and_then(only));

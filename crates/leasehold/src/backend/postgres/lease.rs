@@ -11,13 +11,13 @@ use self::listener::Listener;
 use self::seats::Seats;
 use super::url::Settings;
 use super::wire::{Session, Wire};
-use super::{examine, only, pooler, schema};
+use super::{STORE, examine, only, pooler, reply, schema};
 use crate::backend::{
     Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Proof, Release, Renewal, Reply,
     Turn, Verdict,
 };
 use crate::clock::{Clock, Moment};
-use crate::error::{Error, Operation, Result};
+use crate::error::{Operation, Result};
 use crate::guarantees::{Consistency, EndsWith, Guarantees, Scope};
 use crate::loss::Forced;
 use crate::name::Name;
@@ -35,7 +35,7 @@ mod wait;
 pub(super) use inspect::wall;
 
 const GUARANTEES: Guarantees = Guarantees {
-    store: "postgres",
+    store: STORE,
     consistency: Consistency::Linearizable,
     scope: Scope::Network,
     ends_with: EndsWith::Ttl,
@@ -149,25 +149,14 @@ fn nanos(moment: Moment) -> i64 {
     i64::try_from(moment.as_nanos()).unwrap_or(i64::MAX)
 }
 
-fn reply<T: Send + 'static>(
-    operation: Operation,
-    lock: Option<Name>,
-    work: impl Future<Output = Result<T>> + Send + 'static,
-) -> Reply<T> {
-    Box::pin(async move {
-        work.await.map_err(|error: Error| {
-            error.on_store(GUARANTEES.store).during(operation, lock.as_ref())
-        })
-    })
-}
-
 impl Backend for LeaseStore {
     fn guarantees(&self) -> &Guarantees {
         &GUARANTEES
     }
 
     fn limits(&self) -> Limits {
-        Limits::new(64, 2)
+        // One of each kind under way: while it is, the others collect, and travel together.
+        Limits::new(256, 1)
     }
 
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {

@@ -15,7 +15,7 @@ use self::lifeline::Lifeline;
 use self::table::Table;
 use super::url::Settings;
 use super::wire::{Session, Wire};
-use super::{examine, only, pooler, schema};
+use super::{STORE, examine, only, pooler, reply, schema};
 use crate::backend::{
     Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Release, Renewal, Reply, Turn,
     Verdict,
@@ -40,7 +40,7 @@ mod verbs;
 mod wait;
 
 const GUARANTEES: Guarantees = Guarantees {
-    store: "postgres",
+    store: STORE,
     consistency: Consistency::Linearizable,
     scope: Scope::Network,
     ends_with: EndsWith::Session,
@@ -151,25 +151,14 @@ impl Drop for SessionStore {
     }
 }
 
-fn reply<T: Send + 'static>(
-    operation: Operation,
-    lock: Option<Name>,
-    work: impl Future<Output = Result<T>> + Send + 'static,
-) -> Reply<T> {
-    Box::pin(async move {
-        work.await.map_err(|error: Error| {
-            error.on_store(GUARANTEES.store).during(operation, lock.as_ref())
-        })
-    })
-}
-
 impl Backend for SessionStore {
     fn guarantees(&self) -> &Guarantees {
         &GUARANTEES
     }
 
     fn limits(&self) -> Limits {
-        Limits::new(64, 2)
+        // One of each kind under way: while it is, the others collect, and travel together.
+        Limits::new(256, 1)
     }
 
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {

@@ -3,6 +3,7 @@
 use tokio_postgres::Transaction;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::STORE;
 use super::error::explain;
 use super::session::key::Key;
 use crate::error::{Operation, Result};
@@ -99,7 +100,7 @@ async fn ask(
 ) -> Result<Option<String>> {
     let asked = transaction.query_typed(sql, parameters).await;
     let rows = asked.map_err(|error| {
-        explain(error, "the server").on_store("postgres").during(Operation::Acquire, Some(name))
+        explain(error, "the server").on_store(STORE).during(Operation::Acquire, Some(name))
     })?;
     Ok(rows.first().and_then(|row| row.get(0)))
 }

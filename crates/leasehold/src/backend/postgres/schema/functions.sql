@@ -215,22 +215,24 @@ $$;
 
 -- Extends each lease that is still its owner's. `states` is null when all were, else
 -- 0 renewed, 1 expired, 2 taken, 3 forced.
+--
+-- Rows are locked as they are updated, in the order of their names, or two batches could wait
+-- for each other: without hash joins and scans of the whole table, every plan that is left
+-- goes by the order of the batch or of the index, which are the same. (And none of them gets
+-- slower with the versions that a busy table is full of, whatever its statistics say.)
 create or replace function leasehold.renew(
     names text[], owners bytea[], tokens bigint[], ttls bigint[], sent bigint,
     out states smallint[], out bys text[], out reasons text[]
-) language plpgsql as $$
+) language plpgsql set enable_hashjoin = off set enable_seqscan = off as $$
 declare
     kept text[];
 begin
-    -- In the order of names, or two batches could wait for each other. One alone cannot.
-    if cardinality(names) > 1 then
-        perform 1 from leasehold.locks where name = any (names) order by name for update;
-    end if;
     with renewed as (
         update leasehold.locks l
            set proved = sent, term = u.ttl,
                expires = clock_timestamp() + u.ttl * interval '1 microsecond'
-          from unnest(names, owners, tokens, ttls) as u(name, owner, token, ttl)
+          from (select * from unnest(names, owners, tokens, ttls) as b(name, owner, token, ttl)
+                 order by b.name collate "C") as u
          where l.name = u.name and l.owner = u.owner and l.token = u.token
            and l.expires > clock_timestamp()
         returning l.name
@@ -253,35 +255,41 @@ end
 $$;
 
 -- Gives each lock back that is still its owner's. `released` is null when all were.
+-- Rows are locked in order, as in renew.
 create or replace function leasehold.release(
     names text[], owners bytea[], tokens bigint[], out released boolean[]
-) language plpgsql as $$
+) language plpgsql set enable_hashjoin = off set enable_seqscan = off as $$
 declare
-    freed text[];
-    here  leasehold.locks;
-    safe  boolean := false;
+    freed  text[];
+    wanted text[];
+    one    text;
+    safe   boolean := false;
 begin
-    -- As in renew; and what is not simply given back below is read under the lock.
-    if cardinality(names) > 1 then
-        perform 1 from leasehold.locks where name = any (names) order by name for update;
-    end if;
     with given as (
         update leasehold.locks l
            set owner = null, expires = clock_timestamp()
-          from unnest(names, owners, tokens) as u(name, owner, token)
+          from (select * from unnest(names, owners, tokens) as b(name, owner, token)
+                 order by b.name collate "C") as u
          where l.name = u.name and l.owner = u.owner and l.token = u.token
-           and l.expires > clock_timestamp() and not l.crowded
-        returning l.name
+           and l.expires > clock_timestamp()
+        returning l.name, l.crowded
     )
-    select array_agg(name) into freed from given;
+    select array_agg(name), array_agg(name) filter (where crowded) into freed, wanted from given;
+    if wanted is not null then
+        foreach one in array wanted loop
+            safe := leasehold.serve(one) or safe;
+        end loop;
+    end if;
     if cardinality(freed) is distinct from cardinality(names) then
         for i in 1 .. cardinality(names) loop
             released[i] := coalesce(names[i] = any (freed), false);
             continue when released[i];
-            select * into here from leasehold.locks where name = names[i] for update;
-            if here.owner = owners[i] and here.token = tokens[i] then
-                -- One that lapsed is not the owner's any more; but it is in nobody's way now.
-                released[i] := here.expires > clock_timestamp();
+            -- One that lapsed is not the owner's any more, but it need not be in the way of
+            -- those who wait. Whoever has the row sees to that: waiting for it would be out
+            -- of order.
+            perform 1 from leasehold.locks where name = names[i] and owner = owners[i]
+                and token = tokens[i] for update skip locked;
+            if found then
                 update leasehold.locks set owner = null, expires = clock_timestamp()
                  where name = names[i];
                 safe := leasehold.serve(names[i]) or safe;
@@ -411,9 +419,11 @@ begin
 end
 $$;
 
--- Lifts the sequence of tokens to the clock, for a session that begins. Taking the lock of
--- `owner to` (its own owner: nothing changes) keeps every nextval out meanwhile, and what
--- is compared is read under it: a bare setval could take back what another one lifted.
+-- Lifts the sequence of tokens to the clock, for a session that begins. `owned by none`
+-- changes nothing, but takes a lock that keeps every nextval out meanwhile, and what is
+-- compared is read under it: a bare setval could take back what another one lifted. (Not a
+-- stronger one: it would wait for everybody who only reads, a pg_dump for hours, and
+-- every nextval behind it.)
 --
 -- Sessions do not wait for the disk when they draw a token, so a crash may take back the
 -- last ones. It ends all sessions, and those that begin afterwards come through here: the
@@ -427,7 +437,7 @@ declare
 begin
     perform set_config('synchronous_commit', 'on', true)
       where current_setting('synchronous_commit') = 'off';
-    alter sequence leasehold.tokens owner to current_user;
+    alter sequence leasehold.tokens owned by none;
     select last_value into last from leasehold.tokens;
     perform setval('leasehold.tokens', case when low > last then low else last + 100000000 end);
 end

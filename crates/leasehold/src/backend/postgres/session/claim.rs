@@ -20,6 +20,9 @@ const CROWDED_FOR: Duration = Duration::from_secs(1);
 /// A bar outlives any request that may still be under way.
 const SHORTEST_BAR: Duration = Duration::from_secs(60);
 
+/// How often an unlock is sent, when it fails in a session that goes on.
+const UNLOCKS: usize = 3;
+
 /// What to do about a claim.
 enum Plan {
     Answer(Verdict),
@@ -90,9 +93,14 @@ impl SessionStore {
             && line.is_open()
         {
             // Advisory locks survive a statement that failed after it got them.
-            let _ = unlock(line, &keys).await;
+            let _ = unlock_surely(line, &keys).await;
         }
         let mut table = self.table.lock();
+        // It ended with the answer, and whoever tells of that looked before: nothing is held.
+        let asked = asked.and_then(|tokens| match line.is_open() {
+            true => Ok(tokens),
+            false => Err(line.has_ended()),
+        });
         let tokens = match asked {
             Ok(tokens) => tokens,
             Err(error) => {
@@ -234,6 +242,25 @@ fn ones(keys: &[Key]) -> impl Iterator<Item = i64> {
         Key::One(key) => Some(*key),
         Key::Two(..) => None,
     })
+}
+
+/// Gives these keys back; whether the session had each. A session that has locks which it
+/// cannot give back is ended: they would be in everybody's way for as long as it lives.
+pub(super) async fn unlock_surely(line: &Lifeline, keys: &[Key]) -> Result<Vec<bool>> {
+    let mut attempt = 1;
+    loop {
+        match unlock(line, keys).await {
+            Ok(done) if attempt == 1 => return Ok(done),
+            // What it has not any more, the statement before had given back when it failed.
+            Ok(done) => return Ok(vec![true; done.len()]),
+            Err(error) if attempt == UNLOCKS || !line.is_open() => {
+                line.session.close();
+                return Err(error);
+            }
+            Err(error) => tracing::debug!(%error, "an unlock failed, and is sent again"),
+        }
+        attempt += 1;
+    }
 }
 
 /// Gives these keys back; whether the session had each.

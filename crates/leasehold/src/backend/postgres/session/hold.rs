@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::claim::unlock;
+use super::claim::unlock_surely;
 use super::insist::insist;
 use super::key::Key;
 use super::lifeline::Lifeline;
@@ -130,7 +130,7 @@ async fn unlock_all(store: &SessionStore, given: &[Held]) -> Result<Vec<bool>> {
     let mut failed = None;
     for (line, places) in by_line(&wrapped) {
         let keys: Vec<Key> = places.iter().map(|&at| given[at].key).collect();
-        let unlocked = unlock(&line, &keys).await;
+        let unlocked = unlock_surely(&line, &keys).await;
         let mut table = store.table.lock();
         for &at in &places {
             if given[at].shared {
@@ -154,13 +154,7 @@ async fn unlock_all(store: &SessionStore, given: &[Held]) -> Result<Vec<bool>> {
                     line.session.close();
                 }
             }
-            Err(error) => {
-                // What it may still hold goes with it, if nobody else's lock does.
-                if places.iter().all(|&at| !given[at].shared) {
-                    line.session.close();
-                }
-                failed = Some(error);
-            }
+            Err(error) => failed = Some(error),
         }
     }
     failed.map_or(Ok(done), Err)

@@ -12,7 +12,7 @@ use super::super::url::Settings;
 use super::super::wire::Session;
 use super::verbs;
 use crate::clock::{Clock, Moment};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// `idle_session_timeout` and `client_connection_check_interval` came with this version.
 const FOURTEEN: i32 = 140_000;
@@ -23,6 +23,8 @@ pub(super) struct Lifeline {
     clock: Clock,
     /// The longest TTL it carries, in microseconds.
     longest: AtomicU64,
+    /// Held while the server is told of a longer one: a shorter one must not be told later.
+    telling: tokio::sync::Mutex<()>,
     /// When the last question was sent, in nanoseconds.
     asked: AtomicU64,
 }
@@ -46,7 +48,8 @@ impl Lifeline {
         let rest = "set synchronous_commit = off";
         session.client.batch_execute(rest).await.map_err(not_applied)?;
         let asked = AtomicU64::new(clock.now().as_nanos());
-        Ok(Arc::new(Self { session, clock, longest: AtomicU64::new(0), asked }))
+        let (longest, telling) = (AtomicU64::new(0), tokio::sync::Mutex::new(()));
+        Ok(Arc::new(Self { session, clock, longest, telling, asked }))
     }
 
     pub(super) fn backend(&self) -> i32 {
@@ -57,10 +60,21 @@ impl Lifeline {
         self.session.is_open()
     }
 
+    /// Whatever was asked in it, nothing is held any more.
+    pub(super) fn has_ended(&self) -> Error {
+        let message = format!("the session at {} has ended", self.session.place);
+        Error::new(ErrorKind::Unreachable, message)
+    }
+
     /// Makes the server keep locks with this TTL, and not for much longer.
     pub(super) async fn carry(&self, ttl: Duration) -> Result<()> {
         let wanted = u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX);
-        if wanted <= self.longest.load(Ordering::Acquire) {
+        let carried = || wanted <= self.longest.load(Ordering::Acquire);
+        if carried() {
+            return Ok(());
+        }
+        let _alone = self.telling.lock().await;
+        if carried() {
             return Ok(());
         }
         let millis = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).min(1_000_000_000);

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_postgres::types::ToSql;
 use tokio_util::sync::CancellationToken;
@@ -14,6 +15,7 @@ use super::lifeline::Lifeline;
 use super::table::Waiting;
 use super::{SessionStore, hold, verbs};
 use crate::backend::{Claim, Grant, Turn, Verdict};
+use crate::background;
 use crate::error::Result;
 use crate::owner::Owner;
 
@@ -31,7 +33,7 @@ impl SessionStore {
         let waiting = Waiting { over, cancel: cancel.clone(), attended: 0, left: now };
         self.table.lock().waiting.insert(owner, waiting);
         let store = Arc::downgrade(self);
-        tokio::spawn(async move {
+        background::begin(&Handle::current(), async move {
             let got = block(&store, claim, key, &cancel).await;
             if got.is_none()
                 && let Some(store) = store.upgrade()
@@ -129,7 +131,10 @@ async fn block(
         let store = store.upgrade()?;
         (store.clock.clone(), store.settings.clone())
     };
-    line.carry(claim.ttl).await.ok()?;
+    tokio::select! {
+        carried = line.carry(claim.ttl) => carried.ok()?,
+        () = cancel.cancelled() => return None,
+    }
     let mut at = clock.now();
     let blocking = ask(&line, key);
     let mut blocking = std::pin::pin!(blocking);
@@ -177,12 +182,13 @@ async fn block(
     let (grant, owner) = (held.grant(), held.claim.owner);
     {
         let mut table = store.table.lock();
+        // It ended with the answer, and whoever tells of that looked before.
+        if !line.is_open() {
+            return None;
+        }
         // Cancelled just now: whoever did it finds the lease and gives it back.
         table.crowded.insert(key, clock.now() + Duration::from_secs(1));
         table.held.insert(owner, held);
-        if !line.is_open() {
-            table.session_ended(&line, clock.now());
-        }
     }
     used.stays();
     store.work.notify_one();
