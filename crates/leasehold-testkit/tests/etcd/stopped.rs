@@ -1,7 +1,10 @@
 //! A holder that is a process of its own, stopped by a signal.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use etcd_client::{Txn, TxnOp};
 use leasehold::{LeaseState, Token};
@@ -17,6 +20,8 @@ const ENDPOINT: &str = "LEASEHOLD_TEST_ENDPOINT";
 const THIS: &str = "stopped::a_stopped_process_is_replaced_and_its_guarded_write_fails";
 /// How the holder's lines begin: the harness writes others.
 const SAYS: &str = "holder: ";
+/// How long it may take to say something on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// FAULTS 1 and 16: SIGSTOP for longer than the TTL. Another has the lock; awake, the
 /// holder's own transaction is refused by etcd, and its lease says that it is lost.
@@ -64,7 +69,7 @@ async fn hold(store: &str, endpoint: &str) {
 
 struct Holder {
     child: Child,
-    says: BufReader<std::process::ChildStdout>,
+    says: mpsc::Receiver<String>,
 }
 
 impl Holder {
@@ -75,7 +80,14 @@ impl Holder {
         command.env(ENDPOINT, cluster.endpoint(0));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let says = BufReader::new(child.stdout.take().unwrap());
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (tell, says) = mpsc::channel();
+        thread::spawn(move || {
+            let lines = lines.map_while(Result::ok);
+            for line in lines.filter_map(|line| line.strip_prefix(SAYS).map(str::to_owned)) {
+                let _ = tell.send(line);
+            }
+        });
         Self { child, says }
     }
 
@@ -87,12 +99,10 @@ impl Holder {
         writeln!(self.child.stdin.as_mut().unwrap(), "{what}").unwrap();
     }
 
-    /// The rest of its next line that begins like this.
+    /// The rest of its next line, which begins like this.
     fn hears(&mut self, beginning: &str) -> String {
-        let beginning = format!("{SAYS}{beginning}");
-        let mut lines = self.says.by_ref().lines().map(Result::unwrap);
-        let rest = lines.find_map(|line| line.strip_prefix(&beginning).map(str::to_owned));
-        rest.expect("it goes on")
+        let line = self.says.recv_timeout(PATIENCE).expect(beginning);
+        line.strip_prefix(beginning).expect(beginning).to_owned()
     }
 }
 

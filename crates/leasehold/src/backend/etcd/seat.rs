@@ -39,7 +39,10 @@ impl EtcdStore {
         let mut table = self.table.lock();
         table.add_session(seconds, session);
         let seated = table.seat(claim, seconds, self.clock.now());
-        seated.ok_or_else(|| Error::new(ErrorKind::Internal, "a fresh session has no room"))
+        seated.ok_or_else(|| {
+            let message = "etcd took longer to open a session than the TTL lasts; use a longer one";
+            Error::new(ErrorKind::Unavailable, message)
+        })
     }
 }
 
