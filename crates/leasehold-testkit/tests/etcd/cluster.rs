@@ -114,9 +114,9 @@ async fn nobody_overlaps_while_the_leader_is_killed() {
     room.nobody_overlapped();
 }
 
-/// The same with one that is only stopped. When it wakes it believes to lead for a moment, and
-/// before etcd 3.4.31 and 3.5.13 it ends sessions that were renewed elsewhere (etcd#15247). Tokens
-/// are in order all the same, and whoever lost its session so is told long before its deadline.
+/// The same with one that is only stopped. When it wakes it believes to lead for a moment. (Before
+/// etcd 3.4.31 and 3.5.13 it may then end sessions that were renewed elsewhere, etcd#15247: should two
+/// ever be seen here, look there first.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_while_the_leader_is_stopped() {
     let cluster = Etcd::start(3, &[]).unwrap();
