@@ -207,11 +207,12 @@ async fn take_turns(
         let (turns, mut over) = (turns.clone(), over.subscribe());
         all.spawn(async move {
             loop {
+                let lock = locks.lock(&name);
                 let lease = tokio::select! {
                     biased;
                     // Who is in line at the end has no turn any more.
                     _ = over.wait_for(|over| *over) => return Ok(()),
-                    lease = locks.lock(&name).acquire() => lease?,
+                    lease = lock.acquire() => lease?,
                 };
                 turns.fetch_add(1, Ordering::Relaxed);
                 lease.release().await?;
