@@ -11,28 +11,32 @@ use leasehold::backend::etcd::EtcdStore;
 use leasehold::clock::Clock;
 use leasehold_testkit::servers::Etcd;
 use tokio::runtime::Builder;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use self::counters::Counters;
 use crate::Plan;
 use crate::report::{Goal, Row, Table};
 use crate::stats::median;
 
+mod counters;
 mod driver;
-mod events;
 
-const COLUMNS: &[&str] = &["per s", "us each", "to peer", "events"];
+const COLUMNS: &[&str] = &["per s", "us each", "to peer", "writes", "events"];
 /// Enough for the server to be the limit.
 const TASKS: usize = 64;
 /// The lock service does about ten hand-overs per client and second: the number is fixed.
 const CONTENDERS: usize = 16;
 const CROWD: usize = 1_000;
+/// The one that they contend for.
+const LOCK: &str = "bench";
 
-/// How much was done in how long, and how many events the server sent for it.
+/// How much was done in how long, and what the server did for it.
 #[derive(Debug, Clone, Copy)]
 struct Done {
     count: usize,
     took: Duration,
-    events: f64,
+    counted: Counters,
 }
 
 impl Done {
@@ -40,8 +44,8 @@ impl Done {
         self.count as f64 / self.took.as_secs_f64()
     }
 
-    fn events_each(&self) -> f64 {
-        self.events / self.count.max(1) as f64
+    fn each(&self, of: impl Fn(&Counters) -> f64) -> f64 {
+        of(&self.counted) / self.count.max(1) as f64
     }
 }
 
@@ -121,6 +125,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
     let rows = rows.map(|(index, case)| row(index, case, &repetitions)).collect();
     let notes = vec![
         "to peer: by the raw loop or the lock service above it, medians of ratios.".into(),
+        "writes: requests that the cluster agreed upon, for each pair or hand-over.".into(),
         "events: what the server sent to watches, for each hand-over.".into(),
     ];
     Ok(Table { group: "etcd", columns: COLUMNS, rows, notes })
@@ -138,9 +143,10 @@ fn row(index: usize, case: &Case, repetitions: &[Vec<Option<Done>>]) -> Row {
             Some(peer) => of(&|all| Some(rate(all, index)? / rate(all, peer)?)),
             None => f64::NAN,
         },
+        of(&|all| Some(all[index]?.each(|counted| counted.proposals))),
         match case.work {
             Work::Contended(_) | Work::LockService(_) => {
-                of(&|all| all[index].map(|done| done.events_each()))
+                of(&|all| Some(all[index]?.each(|counted| counted.events)))
             }
             _ => f64::NAN,
         },
@@ -159,14 +165,15 @@ fn measured(work: Work, measure: Duration) -> Result<Done> {
             Work::Pairs(tasks) => {
                 let locks = client(&server).await?;
                 let loops = (0..tasks).map(|task| (locks.clone(), format!("bench:{task}")));
-                take_turns(&server, loops.collect(), measure).await
+                take_turns(&server, loops.collect(), measure, None).await
             }
             Work::Contended(clients) => {
                 let mut loops = Vec::new();
                 for _ in 0..clients {
-                    loops.push((client(&server).await?, "bench".to_owned()));
+                    loops.push((client(&server).await?, LOCK.to_owned()));
                 }
-                take_turns(&server, loops, measure).await
+                let opener = client(&server).await?;
+                take_turns(&server, loops, measure, Some(opener)).await
             }
         }
     })
@@ -177,35 +184,56 @@ async fn client(server: &Etcd) -> Result<Locks> {
     Ok(Locks::on(store).await?)
 }
 
-/// Everybody takes and releases its lock until the time is over.
-async fn take_turns(server: &Etcd, loops: Vec<(Locks, String)>, measure: Duration) -> Result<Done> {
+/// Everybody takes and releases its lock until the time is over. An opener holds the one
+/// that they contend for until all of them are in line.
+async fn take_turns(
+    server: &Etcd,
+    loops: Vec<(Locks, String)>,
+    measure: Duration,
+    opener: Option<Locks>,
+) -> Result<Done> {
     // The sessions are opened before.
     for (index, (locks, _)) in loops.iter().enumerate() {
         locks.lock(format!("warm:{index}")).acquire().await?.release().await?;
     }
-    let turns = Arc::new(AtomicUsize::new(0));
-    let events = events::sent(server.addr(0))?;
-    let began = Instant::now();
+    let (turns, clients) = (Arc::new(AtomicUsize::new(0)), loops.len());
+    let barrier = match &opener {
+        Some(opener) => Some(opener.lock(LOCK).acquire().await?),
+        None => None,
+    };
+    let over = watch::Sender::new(false);
     let mut all = JoinSet::new();
     for (locks, name) in loops {
-        let turns = turns.clone();
+        let (turns, mut over) = (turns.clone(), over.subscribe());
         all.spawn(async move {
-            while began.elapsed() < measure {
-                let left = measure.saturating_sub(began.elapsed());
-                // Who is in line at the end has no turn any more.
-                let lock = locks.lock(&name).wait(left.max(Duration::from_millis(1)));
-                let Ok(lease) = lock.acquire().await else { continue };
+            loop {
+                let lock = locks.lock(&name);
+                let lease = tokio::select! {
+                    biased;
+                    // Who is in line at the end has no turn any more.
+                    _ = over.wait_for(|over| *over) => return Ok(()),
+                    lease = lock.acquire() => lease?,
+                };
                 turns.fetch_add(1, Ordering::Relaxed);
                 lease.release().await?;
             }
-            Ok::<_, leasehold::Error>(())
         });
     }
-    tokio::time::sleep(measure.saturating_sub(began.elapsed())).await;
-    let (count, took) = (turns.load(Ordering::Relaxed), began.elapsed());
-    let events = events::sent(server.addr(0))? - events;
-    while let Some(done) = all.join_next().await {
-        done.context("a task")??;
+    if let (Some(barrier), Some(opener)) = (barrier, &opener) {
+        while opener.inspect(LOCK).await?.waiters < clients {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        barrier.release().await?;
     }
-    Ok(Done { count, took, events })
+    let (before, at_first) = (Counters::read(server.addr(0))?, turns.load(Ordering::Relaxed));
+    let began = Instant::now();
+    tokio::time::sleep(measure).await;
+    let (count, took) = (turns.load(Ordering::Relaxed) - at_first, began.elapsed());
+    let counted = Counters::read(server.addr(0))? - before;
+    over.send_replace(true);
+    while let Some(done) = all.join_next().await {
+        let ended: leasehold::Result<()> = done.context("a task")?;
+        ended?;
+    }
+    Ok(Done { count, took, counted })
 }

@@ -10,7 +10,8 @@ use etcd_client::{Client, Compare, CompareOp, LockOptions, PutOptions, Txn, TxnO
 use leasehold_testkit::servers::Etcd;
 use tokio::task::JoinSet;
 
-use super::{Done, events};
+use super::Done;
+use super::counters::Counters;
 
 /// Longer than any run.
 const LEASE: i64 = 600;
@@ -20,6 +21,7 @@ pub(super) async fn pairs(server: &Etcd, tasks: usize, measure: Duration) -> Res
     let mut client = Client::connect([server.endpoint(0)], None).await?;
     let lease = client.lease_grant(LEASE, None).await?.id();
     let count = Arc::new(AtomicUsize::new(0));
+    let before = Counters::read(server.addr(0))?;
     let began = Instant::now();
     let mut all = JoinSet::new();
     for task in 0..tasks {
@@ -39,7 +41,8 @@ pub(super) async fn pairs(server: &Etcd, tasks: usize, measure: Duration) -> Res
     while let Some(done) = all.join_next().await {
         done.context("a task")??;
     }
-    Ok(Done { count: count.load(Ordering::Relaxed), took: began.elapsed(), events: 0.0 })
+    let (count, took) = (count.load(Ordering::Relaxed), began.elapsed());
+    Ok(Done { count, took, counted: Counters::read(server.addr(0))? - before })
 }
 
 /// One lock, and as many clients with a connection and a lease of their own.
@@ -51,7 +54,7 @@ pub(super) async fn lock_service(server: &Etcd, clients: usize, measure: Duratio
         let lease = client.lease_grant(LEASE, None).await?.id();
         connected.push((client, lease));
     }
-    let before = events::sent(server.addr(0))?;
+    let before = Counters::read(server.addr(0))?;
     let began = Instant::now();
     let mut all = JoinSet::new();
     for (mut client, lease) in connected {
@@ -68,9 +71,9 @@ pub(super) async fn lock_service(server: &Etcd, clients: usize, measure: Duratio
     }
     tokio::time::sleep(measure.saturating_sub(began.elapsed())).await;
     let (count, took) = (count.load(Ordering::Relaxed), began.elapsed());
-    let events = events::sent(server.addr(0))? - before;
+    let counted = Counters::read(server.addr(0))? - before;
     while let Some(done) = all.join_next().await {
         done.context("a task")??;
     }
-    Ok(Done { count, took, events })
+    Ok(Done { count, took, counted })
 }

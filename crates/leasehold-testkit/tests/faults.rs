@@ -157,6 +157,16 @@ fn etcd_survives_the_loss_of_its_leader() {
 }
 
 #[test]
+fn etcd_survives_a_leader_that_was_stopped() {
+    passes("etcd", Fault::Stopped);
+}
+
+#[test]
+fn etcd_survives_partitions() {
+    passes("etcd", Fault::Partition);
+}
+
+#[test]
 fn zookeeper_survives_paused_holders() {
     passes("zookeeper", Fault::Pause);
 }

@@ -24,8 +24,11 @@ pub enum Fault {
     Amnesia,
     /// Row 7: a server killed and started again with its data.
     Restart,
-    /// Rows 16 and 19: the leader of a cluster killed or stopped.
+    /// Rows 16 and 19: the leader of a cluster killed, or also stopped where it is all the
+    /// same to the store.
     Leader,
+    /// Row 16: the leader of a cluster stopped, and awake again when there is another.
+    Stopped,
     /// Row 20: workers killed anywhere and started again, among many processes.
     Kill,
     /// Row 20: the store's disk is full.
@@ -47,7 +50,7 @@ pub enum Place {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 12] = [
+    pub const ALL: [Fault; 13] = [
         Fault::Pause,
         Fault::Freeze,
         Fault::Queue,
@@ -57,6 +60,7 @@ impl Fault {
         Fault::Amnesia,
         Fault::Restart,
         Fault::Leader,
+        Fault::Stopped,
         Fault::Kill,
         Fault::Disk,
         Fault::Waiters,
@@ -74,6 +78,7 @@ impl Fault {
             Self::Amnesia => "amnesia",
             Self::Restart => "restart",
             Self::Leader => "leader",
+            Self::Stopped => "stopped",
             Self::Kill => "kill",
             Self::Disk => "disk",
             Self::Waiters => "waiters",
@@ -90,7 +95,7 @@ impl Fault {
             Self::Clock => 5,
             Self::Amnesia => 6,
             Self::Restart => 7,
-            Self::Leader => 16,
+            Self::Leader | Self::Stopped => 16,
             Self::Kill | Self::Disk => 20,
             Self::Waiters => 22,
         }
@@ -101,7 +106,8 @@ impl Fault {
         match self {
             Self::Pause | Self::Freeze | Self::Queue | Self::Kill | Self::Waiters => Place::Worker,
             Self::Partition | Self::Network => Place::Wire,
-            Self::Clock | Self::Amnesia | Self::Restart | Self::Leader | Self::Disk => Place::Stage,
+            Self::Clock | Self::Amnesia | Self::Restart | Self::Disk => Place::Stage,
+            Self::Leader | Self::Stopped => Place::Stage,
         }
     }
 

@@ -72,6 +72,21 @@ impl Namespace {
         self.nft(&format!("add chain inet cut {hook} {chain}"))
     }
 
+    /// Drops what goes to or comes from these TCP ports, on either side. All else is heard.
+    pub fn cut_ports(&self, ports: &[u16]) -> Result<()> {
+        let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
+        let ports = ports.join(",");
+        self.nft("add table inet cut")?;
+        for hook in ["input", "output"] {
+            let chain = format!("{{ type filter hook {hook} priority 0 ; }}");
+            self.nft(&format!("add chain inet cut {hook} {chain}"))?;
+            for end in ["sport", "dport"] {
+                self.nft(&format!("add rule inet cut {hook} tcp {end} {{{ports}}} drop"))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Joins it again.
     pub fn join(&self) -> Result<()> {
         // Added first, so that deleting it cannot fail when it was not there.
@@ -127,6 +142,20 @@ mod tests {
         drop(listener);
         let gone = TcpStream::connect_timeout(&address, Duration::from_secs(1));
         assert!(gone.is_err());
+    }
+
+    #[test]
+    fn a_port_that_is_cut_is_out_of_reach_and_others_are_not() {
+        let namespace = Namespace::create(19).expect("root may make namespaces");
+        let listen = || TcpListener::bind((namespace.outside(), 0)).unwrap();
+        let (cut, open) = (listen(), listen());
+        let (cut, open) = (cut.local_addr().unwrap(), open.local_addr().unwrap());
+        assert!(probe(&namespace, cut, "30"));
+        namespace.cut_ports(&[cut.port(), 1]).unwrap();
+        assert!(!probe(&namespace, cut, "0.3"));
+        assert!(probe(&namespace, open, "30"));
+        namespace.join().unwrap();
+        assert!(probe(&namespace, cut, "30"));
     }
 
     /// What was sent from inside so far, as it arrived outside.

@@ -3,13 +3,15 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
 
-use super::{ATTEMPTS, PATIENCE, Process, free_port, loopback};
+use super::{ATTEMPTS, PATIENCE, Process, free_port};
+use crate::faults::namespace::Namespace;
 
 /// A cluster of its own. It writes without fsync: a killed process loses nothing by that.
 #[derive(Debug)]
@@ -19,12 +21,15 @@ pub struct Etcd {
     certificates: Option<Certificates>,
     /// Given to `etcdctl` once authentication is on.
     user: Option<String>,
+    /// Where the first member runs, if not on this machine's own network.
+    apart: Option<Arc<Namespace>>,
     folder: TempDir,
 }
 
 #[derive(Debug)]
 struct Member {
     name: String,
+    host: String,
     client_port: u16,
     peer_port: u16,
     process: Option<Process>,
@@ -48,7 +53,16 @@ impl Etcd {
     ///
     /// When it does not start.
     pub fn start(members: usize, options: &[&str]) -> Result<Self> {
-        Self::start_with(members, options, None)
+        Self::start_with(members, options, None, None)
+    }
+
+    /// A cluster of three whose first member is on a network of its own.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start.
+    pub fn start_apart(namespace: Arc<Namespace>) -> Result<Self> {
+        Self::start_with(3, &[], None, Some(namespace))
     }
 
     /// One member that speaks TLS and wants a certificate from its clients.
@@ -57,18 +71,24 @@ impl Etcd {
     ///
     /// When it does not start.
     pub fn start_secure(folder: &Path) -> Result<Self> {
-        Self::start_with(1, &[], Some(certificates(folder)?))
+        Self::start_with(1, &[], Some(certificates(folder)?), None)
     }
 
     fn start_with(
         members: usize,
         options: &[&str],
         certificates: Option<Certificates>,
+        apart: Option<Arc<Namespace>>,
     ) -> Result<Self> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let member = |number| Member {
                 name: format!("m{number}-{}-{:08x}", std::process::id(), fastrand::u32(..)),
+                host: match &apart {
+                    Some(namespace) if number == 0 => namespace.inside(),
+                    Some(namespace) => namespace.outside(),
+                    None => "127.0.0.1".to_owned(),
+                },
                 client_port: free_port(),
                 peer_port: free_port(),
                 process: None,
@@ -78,6 +98,7 @@ impl Etcd {
                 options: options.iter().map(|option| (*option).to_owned()).collect(),
                 certificates: certificates.clone(),
                 user: None,
+                apart: apart.clone(),
                 folder: TempDir::new()?,
             };
             match cluster.start_all() {
@@ -99,11 +120,14 @@ impl Etcd {
     fn spawn(&mut self, index: usize) -> Result<()> {
         let member = &self.members[index];
         let scheme = if self.certificates.is_some() { "https" } else { "http" };
-        let client = format!("{scheme}://127.0.0.1:{}", member.client_port);
-        let peer = |member: &Member| format!("http://127.0.0.1:{}", member.peer_port);
+        let client = format!("{scheme}://{}:{}", member.host, member.client_port);
+        let peer = |member: &Member| format!("http://{}:{}", member.host, member.peer_port);
         let all: Vec<_> =
             self.members.iter().map(|member| format!("{}={}", member.name, peer(member))).collect();
-        let mut command = Command::new("etcd");
+        let mut command = match &self.apart {
+            Some(namespace) if index == 0 => namespace.command("etcd"),
+            _ => Command::new("etcd"),
+        };
         command.args(["--name", &member.name, "--unsafe-no-fsync", "--logger", "zap"]);
         command.args(["--log-level", "warn", "--initial-cluster", &all.join(",")]);
         command.arg("--data-dir").arg(self.folder.path().join(&member.name));
@@ -149,7 +173,33 @@ impl Etcd {
 
     /// Where clients reach a member.
     pub fn addr(&self, member: usize) -> SocketAddr {
-        loopback(self.members[member].client_port)
+        let Member { host, client_port, .. } = &self.members[member];
+        SocketAddr::new(host.parse().expect("an address"), *client_port)
+    }
+
+    /// The ports on which its members speak to each other.
+    pub fn peer_ports(&self) -> Vec<u16> {
+        self.members.iter().map(|member| member.peer_port).collect()
+    }
+
+    /// Makes this member the leader.
+    ///
+    /// # Errors
+    ///
+    /// When it does not come to lead in time.
+    pub fn make_leader(&self, member: usize) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        let mut leader = self.leader()?;
+        while leader != member {
+            ensure!(Instant::now() < until, "another member leads after {PATIENCE:?}");
+            let status = self.status(member)?;
+            let id = status.pointer("/header/member_id").context("a member")?.as_u64();
+            let id = format!("{:x}", id.context("an id")?);
+            // Whether it succeeds is seen by who leads.
+            let _ = self.ctl_on(leader, &["move-leader", &id]);
+            leader = self.leader()?;
+        }
+        Ok(())
     }
 
     /// The store's URL, with all members, and without certificates.
@@ -209,11 +259,16 @@ impl Etcd {
     }
 
     fn leads(&self, index: usize) -> Result<bool> {
-        let said = self.ctl_on(index, &["endpoint", "status", "--write-out=json"])?;
-        let status: serde_json::Value = serde_json::from_str(&said)?;
-        let status = status.get(0).context("one endpoint")?.get("Status").context("a status")?;
+        let status = self.status(index)?;
         let own = status.pointer("/header/member_id").context("a member")?;
         Ok(status.get("leader") == Some(own))
+    }
+
+    fn status(&self, index: usize) -> Result<serde_json::Value> {
+        let said = self.ctl_on(index, &["endpoint", "status", "--write-out=json"])?;
+        let mut status: serde_json::Value = serde_json::from_str(&said)?;
+        let status = status.get_mut(0).context("one endpoint")?.get_mut("Status");
+        Ok(status.context("a status")?.take())
     }
 
     /// Asks for this user and password from now on.

@@ -5,5 +5,8 @@ mod conformance;
 mod doctor;
 mod etcdctl;
 mod losing;
+mod partition;
 mod scene;
 mod secure;
+mod stopped;
+mod unreachable;

@@ -46,6 +46,8 @@ mod inspect;
 mod janitor;
 mod keys;
 mod line;
+mod proposal;
+mod seat;
 mod session;
 mod table;
 mod url;

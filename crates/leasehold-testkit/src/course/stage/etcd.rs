@@ -1,15 +1,15 @@
-//! etcd: one member, or three where the leader is struck.
+//! etcd: one member, or three where one of them is struck or cut off.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use fastrand::Rng;
 
 use super::{Stage, Store};
 use crate::course::fault::Fault;
-use crate::course::schedule::Strike;
+use crate::course::plan::Plan;
+use crate::course::schedule::{Rhythm, Strike};
 use crate::servers;
 
 /// Half of what is usual: then leases of one second can be had.
@@ -27,7 +27,8 @@ impl Store for Etcd {
     fn does_not_apply(&self, fault: Fault) -> Option<&'static str> {
         match fault {
             Fault::Pause | Fault::Freeze | Fault::Queue | Fault::Kill | Fault::Waiters => None,
-            Fault::Network | Fault::Partition | Fault::Restart | Fault::Leader => None,
+            Fault::Network | Fault::Partition | Fault::Restart => None,
+            Fault::Leader | Fault::Stopped => None,
             Fault::Clock => Some("it has no use for the wall clock, and faketime none for Go"),
             Fault::Amnesia => Some("a member without its data is another member"),
             Fault::Disk => Some("a full disk is etcd's own matter: it refuses writes"),
@@ -36,7 +37,7 @@ impl Store for Etcd {
 
     fn does_not_promise(&self, fault: Fault) -> &'static [(&'static str, &'static str)] {
         match fault {
-            Fault::Leader => &[(
+            Fault::Stopped => &[(
                 "X",
                 "a leader that was stopped revokes leases that were renewed elsewhere \
                  (etcd#15247, before 3.4.31 and 3.5.13)",
@@ -54,8 +55,29 @@ impl Store for Etcd {
         Duration::from_secs(10)
     }
 
+    fn plan(&self, fault: Fault) -> Plan {
+        let usual = Plan::usual(fault, self.ttl());
+        match fault {
+            // 32 clients: too many for leases of a second, with three members on a small machine.
+            Fault::Leader => Plan {
+                clients: 4,
+                ttl: Duration::from_secs(4),
+                rhythm: Some(Rhythm {
+                    every: Duration::from_secs(4),
+                    shortest: Duration::from_millis(100),
+                    longest: Duration::from_secs(3),
+                }),
+                ..usual
+            },
+            _ => usual,
+        }
+    }
+
     fn set(&self, _folder: &Path, fault: Fault) -> Result<Box<dyn Stage>> {
-        let members = if fault == Fault::Leader { 3 } else { 1 };
+        let members = match fault {
+            Fault::Leader | Fault::Stopped | Fault::Partition => 3,
+            _ => 1,
+        };
         let cluster = servers::Etcd::start(members, QUICK)?;
         Ok(Box::new(Set { cluster, struck: None }))
     }
@@ -78,11 +100,11 @@ impl Stage for Set {
         format!("etcd://{}/faults", hosts.join(","))
     }
 
-    fn inject(&mut self, fault: Fault, strike: &Strike) -> Result<()> {
-        let mut rng = Rng::with_seed(strike.draw);
+    fn inject(&mut self, fault: Fault, _strike: &Strike) -> Result<()> {
         let (member, stopped) = match fault {
             Fault::Restart => (0, false),
-            Fault::Leader => (self.cluster.leader()?, rng.bool()),
+            Fault::Leader => (self.cluster.leader()?, false),
+            Fault::Stopped => (self.cluster.leader()?, true),
             _ => bail!("{} is not for etcd", fault.name()),
         };
         match stopped {

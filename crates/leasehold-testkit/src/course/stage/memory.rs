@@ -27,7 +27,7 @@ impl Store for Memory {
             Fault::Disk => Some("the store has no disk"),
             Fault::Network | Fault::Partition => Some("there is no network"),
             Fault::Clock => Some("there is no server with a clock of its own"),
-            Fault::Leader => Some("there is no cluster"),
+            Fault::Leader | Fault::Stopped => Some("there is no cluster"),
         }
     }
 

@@ -42,7 +42,9 @@ impl Store for Mode {
             Fault::Pause | Fault::Freeze | Fault::Queue | Fault::Kill | Fault::Waiters => None,
             Fault::Network | Fault::Partition | Fault::Clock | Fault::Restart => None,
             Fault::Amnesia => Some("a database without its data is another database"),
-            Fault::Leader => Some("one server; the tests promote a standby that lagged"),
+            Fault::Leader | Fault::Stopped => {
+                Some("one server; the tests promote a standby that lagged")
+            }
             Fault::Disk => Some("a full disk is the database's own matter: it refuses writes"),
         }
     }

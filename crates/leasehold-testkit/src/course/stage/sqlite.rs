@@ -31,7 +31,7 @@ impl Store for Sqlite {
             Fault::Restart => Some("there is no server; `kill` ends processes that write"),
             Fault::Amnesia => Some("there is no server that could lose its data"),
             Fault::Clock => Some("there is no server with a clock of its own"),
-            Fault::Leader => Some("there is no cluster"),
+            Fault::Leader | Fault::Stopped => Some("there is no cluster"),
         }
     }
 

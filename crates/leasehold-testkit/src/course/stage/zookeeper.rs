@@ -25,6 +25,7 @@ impl Store for Zookeeper {
             Fault::Clock => Some("neither tokens nor sessions go by a wall clock"),
             Fault::Amnesia => Some("what is acknowledged is on the disks of a majority"),
             Fault::Disk => Some("the disk is the servers', not the clients'"),
+            Fault::Stopped => Some("`leader` stops it as well: every fourth time"),
             _ => None,
         }
     }

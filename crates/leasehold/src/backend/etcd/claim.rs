@@ -1,53 +1,23 @@
-//! Taking locks: one transaction for all claims that travel together, un-nested when there
-//! is only one.
+//! Taking locks: what is answered to a claim, and when it is sent again.
 
 use std::sync::Arc;
 
-use etcd_client::{
-    Compare, CompareOp, GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
-    TxnOpResponse, TxnResponse,
-};
+use etcd_client::KeyValue;
 
 use super::error::is_lease_gone;
 use super::line::View;
+use super::proposal::Answer;
+use super::seat::{Seated, Unanswered};
 use super::session::Session;
-use super::table::{Entry, Stage};
-use super::{EtcdStore, NEAR, value};
+use super::table::Stage;
+use super::{EtcdStore, value};
 use crate::backend::{Claim, Grant, Proof, Verdict};
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind, Outcome, Result};
-use crate::name::Name;
+use crate::error::{Error, ErrorKind, Result};
 use crate::token::Token;
 
 /// How often a claim is sent again that met a stranger, a dead session or nested names.
 const ATTEMPTS: usize = 5;
-/// How much of a line a claim reads: enough to follow it from there, when few are ahead.
-const READ: i64 = NEAR as i64 + 2;
-
-/// A claim and where it goes.
-struct Seated {
-    claim: Claim,
-    entry: Entry,
-    /// Whether nothing was known of its owner before. A key of that owner is then one that
-    /// was given up: its removal may be under way.
-    fresh: bool,
-    /// The revision at which no claim was there, although other keys were.
-    free_at: Option<i64>,
-}
-
-/// What the store said to a claim.
-#[derive(Debug)]
-struct Answer {
-    /// Whether this claim put its key.
-    put: bool,
-    /// The create revision of our own key, whoever's owner it names.
-    own: Option<(i64, Option<crate::owner::Owner>)>,
-    /// The claims on the lock, first come first, as far as they were read.
-    line: Vec<KeyValue>,
-    more: bool,
-    crowd: i64,
-    revision: i64,
-}
 
 enum Decision {
     Verdict(Verdict),
@@ -137,150 +107,6 @@ impl EtcdStore {
         self.table.lock().forget(seated.claim.owner, self.clock.now());
         let message = "too much is written below this lock's name; try again";
         Err(Error::new(ErrorKind::Unavailable, message))
-    }
-
-    /// A session for this claim, in which no other claim of ours is on the same lock.
-    async fn seat(self: &Arc<Self>, claim: &Claim) -> Result<(Entry, bool)> {
-        let seconds = claim.ttl.as_secs() + u64::from(claim.ttl.subsec_nanos() > 0);
-        if let Some(seat) = self.table.lock().seat(claim, seconds, self.clock.now()) {
-            return Ok(seat);
-        }
-        let _one_at_a_time = self.opening.lock().await;
-        if let Some(seat) = self.table.lock().seat(claim, seconds, self.clock.now()) {
-            return Ok(seat);
-        }
-        let opening =
-            Session::open(self.endpoints.clone(), self.clock.clone(), &self.layout, seconds);
-        // Nothing of the claim itself was sent: without a session it was not applied.
-        let session = opening.await.map_err(not_applied)?;
-        self.follow_session(&session);
-        let mut table = self.table.lock();
-        table.add_session(seconds, session);
-        let seated = table.seat(claim, seconds, self.clock.now());
-        seated.ok_or_else(|| Error::new(ErrorKind::Internal, "a fresh session has no room"))
-    }
-
-    async fn send_claims(self: &Arc<Self>, seated: Vec<&Seated>) -> Result<Vec<Answer>> {
-        if seated.is_empty() {
-            return Ok(Vec::new());
-        }
-        let unanswered = Unanswered { store: self, seated: &seated };
-        let mut each: Vec<Txn> = seated.iter().map(|seated| self.transaction(seated)).collect();
-        let alone = each.len() == 1;
-        let txn = match each.pop() {
-            Some(txn) if alone => txn,
-            last => {
-                let all = each.into_iter().chain(last).map(TxnOp::txn);
-                Txn::new().and_then(all.collect::<Vec<_>>())
-            }
-        };
-        // A proof that is getting old is renewed beside it.
-        let now = self.clock.now();
-        let mut old: Vec<&Arc<Session>> = Vec::new();
-        for Seated { entry: Entry { session, .. }, .. } in &seated {
-            let age = session.proved_at().until(now);
-            if age > session.ttl / 4 && !old.iter().any(|known| known.id == session.id) {
-                old.push(session);
-            }
-        }
-        let proving = futures_util::future::join_all(old.into_iter().map(|old| old.prove()));
-        let sending = self.endpoints.call(async |etcd| etcd.kv_client().txn(txn).await);
-        let (answer, _) = tokio::join!(sending, proving);
-        let response = match answer {
-            Ok(response) => response,
-            Err(error) => {
-                if error.outcome() == Outcome::NotApplied {
-                    unanswered.not_applied();
-                }
-                return Err(error);
-            }
-        };
-        std::mem::forget(unanswered);
-        let revision = response.header().map_or(0, |header| header.revision());
-        if alone {
-            return Ok(vec![self.read(seated[0], &response, revision)?]);
-        }
-        let responses = response.op_responses();
-        if responses.len() != seated.len() {
-            return Err(broken_reply());
-        }
-        let nested = seated.iter().zip(responses).map(|(seated, response)| match response {
-            TxnOpResponse::Txn(response) => self.read(seated, &response, revision),
-            _ => Err(broken_reply()),
-        });
-        nested.collect()
-    }
-
-    /// A claim that queues puts its key behind the others and looks at the line; one that
-    /// does not puts it only where there is no line.
-    fn transaction(&self, seated: &Seated) -> Txn {
-        let Seated { claim, entry, free_at, .. } = seated;
-        let key = self.layout.lock(&claim.name, entry.session.id);
-        let line = self.layout.line(&claim.name);
-        let put = TxnOp::put(
-            key.clone(),
-            value::of_claim(claim, &self.clock),
-            Some(PutOptions::new().with_lease(entry.session.id)),
-        );
-        let look = || self.look(&claim.name);
-        let absent = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
-        if claim.queue {
-            return Txn::new()
-                .when([absent])
-                .and_then([put, look()])
-                .or_else([TxnOp::get(key, None), look()]);
-        }
-        let free = match free_at {
-            None => Compare::create_revision(line.start, CompareOp::Equal, 0),
-            // There were other keys, but no claim: and nothing has come since.
-            Some(revision) => Compare::create_revision(line.start, CompareOp::Less, revision + 1),
-        };
-        Txn::new()
-            .when([absent, free.with_range(line.end)])
-            .and_then([put])
-            .or_else([TxnOp::get(key, None), look()])
-    }
-
-    fn look(&self, name: &Name) -> TxnOp {
-        let line = self.layout.line(name);
-        let options = GetOptions::new()
-            .with_range(line.end)
-            .with_sort(SortTarget::Create, SortOrder::Ascend)
-            .with_limit(READ);
-        TxnOp::get(line.start, Some(options))
-    }
-
-    fn read(&self, seated: &Seated, response: &TxnResponse, revision: i64) -> Result<Answer> {
-        let mut answer =
-            Answer { put: false, own: None, line: Vec::new(), more: false, crowd: 0, revision };
-        let mut looks = Vec::new();
-        for part in response.op_responses() {
-            match part {
-                TxnOpResponse::Put(_) => {
-                    answer.put = true;
-                    answer.own = Some((revision, Some(seated.claim.owner)));
-                }
-                TxnOpResponse::Get(get) => looks.push(get),
-                _ => return Err(broken_reply()),
-            }
-        }
-        if !response.succeeded() {
-            let own = looks.first().ok_or_else(broken_reply)?;
-            let own = own.kvs().first();
-            answer.own = own.map(|kv| (kv.create_revision(), value::owner(kv.value())));
-        }
-        if let Some(mut look) = looks.pop() {
-            answer.more = look.more();
-            answer.crowd = look.count();
-            answer.line = self.claims_among(&seated.claim.name, look.take_kvs());
-        }
-        Ok(answer)
-    }
-
-    /// The claims on this lock among these keys.
-    pub(super) fn claims_among(&self, name: &Name, mut keys: Vec<KeyValue>) -> Vec<KeyValue> {
-        keys.retain(|kv| self.layout.is_claim(name, kv.key(), kv.lease()));
-        keys
     }
 
     fn take_back_barred(&self, claim: &Claim, now: Moment) -> bool {
@@ -375,39 +201,4 @@ pub(super) fn broken_reply() -> Error {
 fn given_up() -> Error {
     let message = "the claim took too long and was given up";
     Error::new(ErrorKind::Unavailable, message).outcome_unknown()
-}
-
-fn not_applied(error: Error) -> Error {
-    let plain = Error::new(error.kind().clone(), error.to_string());
-    plain.caused_by(error)
-}
-
-/// Claims that are under way. Dropped without an answer, they may have left keys.
-struct Unanswered<'a> {
-    store: &'a EtcdStore,
-    seated: &'a [&'a Seated],
-}
-
-impl Unanswered<'_> {
-    /// The store certainly did nothing: who was not in line before is not now.
-    fn not_applied(self) {
-        let now: Moment = self.store.clock.now();
-        let mut table = self.store.table.lock();
-        for Seated { claim, .. } in self.seated {
-            if table.get(claim.owner).is_some_and(|entry| matches!(entry.stage, Stage::Asked)) {
-                table.forget(claim.owner, now);
-            }
-        }
-        drop(table);
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        let now = self.store.clock.now();
-        for Seated { entry, .. } in self.seated {
-            entry.session.suspect(now);
-        }
-    }
 }

@@ -8,7 +8,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use etcd_client::{
+    Certificate, Client, ConnectOptions, Identity, KvClient, TlsOptions, Txn, TxnResponse,
+};
 use tokio::sync::{OnceCell, watch};
 
 use super::error::{explain, is_members};
@@ -37,7 +39,13 @@ pub(super) struct Endpoints {
 
 struct Member {
     url: String,
-    client: OnceCell<Client>,
+    link: OnceCell<Link>,
+}
+
+/// A member's clients. The one for keys apart: copies of the whole one are dear.
+struct Link {
+    client: Client,
+    kv: KvClient,
 }
 
 impl fmt::Debug for Endpoints {
@@ -53,10 +61,10 @@ impl Endpoints {
             .with_connect_timeout(CONNECT_TIMEOUT)
             .with_keep_alive(PING_EVERY, PING_TIMEOUT)
             .with_keep_alive_while_idle(false)
-            .with_require_leader(true)
-            .with_auto_token_refresh(true);
+            .with_require_leader(true);
         if let Some((user, password)) = &address.user {
-            options = options.with_user(user, password);
+            // For this the driver makes a copy of every request.
+            options = options.with_user(user, password).with_auto_token_refresh(true);
         }
         let mut scheme = "http";
         if let Some(tls) = &address.tls {
@@ -64,7 +72,7 @@ impl Endpoints {
             scheme = "https";
         }
         let member =
-            |host: &String| Member { url: format!("{scheme}://{host}"), client: OnceCell::new() };
+            |host: &String| Member { url: format!("{scheme}://{host}"), link: OnceCell::new() };
         Ok(Self {
             members: address.hosts.iter().map(member).collect(),
             options,
@@ -78,9 +86,32 @@ impl Endpoints {
     where
         Sending: Future<Output = Result<T, etcd_client::Error>>,
     {
+        self.ask(async |link: &Link| send(link.client.clone()).await).await
+    }
+
+    /// The same for keys.
+    pub(super) async fn on_keys<T, Sending>(
+        &self,
+        send: impl FnOnce(KvClient) -> Sending,
+    ) -> Result<T>
+    where
+        Sending: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        self.ask(async |link: &Link| send(link.kv.clone()).await).await
+    }
+
+    /// Sends a transaction.
+    pub(super) async fn txn(&self, txn: Txn) -> Result<TxnResponse> {
+        self.on_keys(async |mut kv| kv.txn(txn).await).await
+    }
+
+    async fn ask<T>(
+        &self,
+        send: impl AsyncFnOnce(&Link) -> Result<T, etcd_client::Error>,
+    ) -> Result<T> {
         let index = self.current.load(Ordering::Acquire);
         let mut asking = Asking { endpoints: self, index, since: Instant::now(), answered: false };
-        let answer = async { send(self.client_of(index).await?).await }.await;
+        let answer = async { send(self.link_of(index).await?).await }.await;
         asking.answered = true;
         answer.map_err(|error| {
             if is_members(&error) {
@@ -149,10 +180,17 @@ impl Endpoints {
 
     /// The client of this member, whichever is in use.
     pub(super) async fn client_of(&self, index: usize) -> Result<Client, etcd_client::Error> {
+        self.link_of(index).await.map(|link| link.client.clone())
+    }
+
+    async fn link_of(&self, index: usize) -> Result<&Link, etcd_client::Error> {
         let member = &self.members[index];
         // Only authentication needs the network here.
-        let connect = || Client::connect([&member.url], Some(self.options.clone()));
-        member.client.get_or_try_init(connect).await.cloned()
+        let connect = async || {
+            let client = Client::connect([&member.url], Some(self.options.clone())).await?;
+            Ok(Link { kv: client.kv_client(), client })
+        };
+        member.link.get_or_try_init(connect).await
     }
 }
 

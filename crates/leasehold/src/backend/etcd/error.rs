@@ -2,7 +2,7 @@
 //! tells the same story.
 
 use std::error::Error as _;
-use std::io;
+use std::{fmt, io};
 
 use etcd_client::Error as EtcdError;
 
@@ -15,8 +15,25 @@ const PERMISSION_DENIED: i32 = 7;
 const RESOURCE_EXHAUSTED: i32 = 8;
 const FAILED_PRECONDITION: i32 = 9;
 const OUT_OF_RANGE: i32 = 11;
+const UNIMPLEMENTED: i32 = 12;
 const UNAVAILABLE: i32 = 14;
 const UNAUTHENTICATED: i32 = 16;
+
+/// The driver's error below ours. Its own text shows the insides of the driver, so it says
+/// what ours says: nothing more.
+#[derive(Debug)]
+struct Cause {
+    error: EtcdError,
+    said: String,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl std::error::Error for Cause {}
 
 /// What the user is told.
 pub(super) fn explain(error: EtcdError) -> Error {
@@ -27,8 +44,12 @@ pub(super) fn explain(error: EtcdError) -> Error {
             let said = status.message().trim_start_matches("etcdserver: ").to_owned();
             match status.code() as i32 {
                 UNAVAILABLE if never_sent(status) => {
-                    let cause = innermost(status);
-                    told(ErrorKind::Unreachable, format!("no connection: {cause}"))
+                    told(ErrorKind::Unreachable, no_connection(status))
+                }
+                UNIMPLEMENTED => {
+                    let message =
+                        format!("what answers there does not speak as etcd does ({said})");
+                    told(ErrorKind::Unreachable, message)
                 }
                 // Turned away before it was proposed.
                 UNAVAILABLE if said.contains("no leader") => {
@@ -56,10 +77,22 @@ pub(super) fn explain(error: EtcdError) -> Error {
         EtcdError::InvalidArgs(_)
         | EtcdError::InvalidUri(_)
         | EtcdError::InvalidMetadataValue(_) => told(ErrorKind::Invalid, said),
-        EtcdError::TransportError(cause) if never_sent(cause) => told(ErrorKind::Unreachable, said),
+        EtcdError::TransportError(cause) if never_sent(cause) => {
+            told(ErrorKind::Unreachable, no_connection(cause))
+        }
+        EtcdError::TransportError(cause) => {
+            let message = format!("the connection failed: {}", innermost(cause));
+            told(ErrorKind::Unreachable, message).outcome_unknown()
+        }
         _ => told(ErrorKind::Unreachable, said).outcome_unknown(),
     };
-    explained.caused_by(error)
+    let said = explained.to_string();
+    explained.caused_by(Cause { error, said })
+}
+
+fn no_connection(cause: &dyn std::error::Error) -> String {
+    let cause = innermost(cause);
+    format!("no connection: {cause}; check the address, and that etcd runs there")
 }
 
 /// Whether the lease of a request is not there (any more). Nothing was applied then.
@@ -73,8 +106,9 @@ pub(super) fn is_compacted(error: &Error) -> bool {
 }
 
 fn status_says(error: &Error, text: &str) -> bool {
-    let source = error.source().and_then(|source| source.downcast_ref::<EtcdError>());
-    matches!(source, Some(EtcdError::GRpcStatus(status)) if status.message().contains(text))
+    let cause = error.source().and_then(|source| source.downcast_ref::<Cause>());
+    let cause = cause.map(|cause| &cause.error);
+    matches!(cause, Some(EtcdError::GRpcStatus(status)) if status.message().contains(text))
 }
 
 /// Whether the fault is the way to the member, or the member: then another one may do better.
@@ -99,7 +133,8 @@ pub(super) fn is_members(error: &EtcdError) -> bool {
 fn never_sent(status: &dyn std::error::Error) -> bool {
     causes(status).iter().any(|cause| {
         let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
-        io == Some(io::ErrorKind::ConnectionRefused) || cause.to_string() == "tcp connect error"
+        io == Some(io::ErrorKind::ConnectionRefused)
+            || matches!(cause.to_string().as_str(), "tcp connect error" | "dns error")
     })
 }
 

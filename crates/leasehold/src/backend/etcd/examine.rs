@@ -89,7 +89,7 @@ impl EtcdStore {
         for _ in 0..3 {
             let began = Instant::now();
             let probe = self.layout.probe();
-            self.endpoints.call(async |etcd| etcd.kv_client().get(probe, None).await).await?;
+            self.endpoints.on_keys(async |mut kv| kv.get(probe, None).await).await?;
             took.push(began.elapsed());
         }
         took.sort_unstable();

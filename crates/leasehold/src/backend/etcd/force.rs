@@ -34,7 +34,7 @@ impl EtcdStore {
             let txn = Txn::new()
                 .when([Compare::create_revision(first.key(), CompareOp::Equal, revision)])
                 .and_then([TxnOp::delete(first.key(), None), record]);
-            let sending = self.endpoints.call(async |etcd| etcd.kv_client().txn(txn).await);
+            let sending = self.endpoints.txn(txn);
             if sending.await?.succeeded() {
                 return Ok(Some(token));
             }

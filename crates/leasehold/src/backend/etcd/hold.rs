@@ -68,7 +68,7 @@ impl EtcdStore {
             return Ok(vec![false; holds.len()]);
         }
         let txn = Txn::new().and_then(looks);
-        let response = self.endpoints.call(async |etcd| etcd.kv_client().txn(txn).await).await?;
+        let response = self.endpoints.txn(txn).await?;
         let mut seen = response.op_responses().into_iter();
         let mut there = Vec::new();
         for (hold, entry) in holds.iter().zip(entries) {
@@ -93,7 +93,7 @@ impl EtcdStore {
         let options = GetOptions::new().with_range(line.end);
         let looks = [TxnOp::get(record, None), TxnOp::get(line.start, Some(options))];
         let txn = Txn::new().and_then(looks);
-        let response = self.endpoints.call(async |etcd| etcd.kv_client().txn(txn).await).await?;
+        let response = self.endpoints.txn(txn).await?;
         let mut looks = response.op_responses().into_iter();
         let (Some(TxnOpResponse::Get(record)), Some(TxnOpResponse::Get(mut line))) =
             (looks.next(), looks.next())
@@ -129,13 +129,13 @@ impl EtcdStore {
         let mut deleted = match each.pop() {
             None => Vec::new(),
             Some(txn) if alone => {
-                let sending = self.endpoints.call(async |etcd| etcd.kv_client().txn(txn).await);
+                let sending = self.endpoints.txn(txn);
                 vec![sending.await?.succeeded()]
             }
             last => {
                 let all: Vec<_> = each.into_iter().chain(last).map(TxnOp::txn).collect();
                 let txn = Txn::new().and_then(all);
-                let sending = self.endpoints.call(async |etcd| etcd.kv_client().txn(txn).await);
+                let sending = self.endpoints.txn(txn);
                 let answered = |part| match part {
                     TxnOpResponse::Txn(nested) => Ok(nested.succeeded()),
                     _ => Err(broken_reply()),
@@ -218,7 +218,7 @@ impl EtcdStore {
             return self.remove(key, revision).await;
         }
         let wanted = key.clone();
-        let found = self.endpoints.call(async |etcd| etcd.kv_client().get(wanted, None).await);
+        let found = self.endpoints.on_keys(async |mut kv| kv.get(wanted, None).await);
         let found = found.await?;
         let mine = |kv: &&etcd_client::KeyValue| value::owner(kv.value()) == Some(owner);
         match found.kvs().first().filter(mine) {
@@ -230,7 +230,7 @@ impl EtcdStore {
     /// Deletes this key, if it is the one that was created at this revision.
     pub(super) async fn remove(&self, key: String, revision: i64) -> Result<()> {
         let txn = deletion(key, revision);
-        self.endpoints.call(async |etcd| etcd.kv_client().txn(txn).await).await.map(drop)
+        self.endpoints.txn(txn).await.map(drop)
     }
 }
 

@@ -29,7 +29,7 @@ impl EtcdStore {
             TxnOp::get(records.start, Some(GetOptions::new().with_range(records.end))),
         ];
         let txn = Txn::new().and_then(looks);
-        let response = self.endpoints.call(async |etcd| etcd.kv_client().txn(txn).await).await?;
+        let response = self.endpoints.txn(txn).await?;
         let mut looks = response.op_responses().into_iter();
         let (Some(TxnOpResponse::Get(mut line)), Some(TxnOpResponse::Get(records))) =
             (looks.next(), looks.next())
@@ -90,8 +90,7 @@ impl EtcdStore {
             let from = next.clone();
             let options =
                 GetOptions::new().with_range(end.clone()).with_limit(PAGE).with_revision(revision);
-            let reading =
-                self.endpoints.call(async |etcd| etcd.kv_client().get(from, Some(options)).await);
+            let reading = self.endpoints.on_keys(async |mut kv| kv.get(from, Some(options)).await);
             let mut page = reading.await?;
             if revision == 0 {
                 revision = page.header().map_or(0, |header| header.revision());

@@ -104,8 +104,7 @@ impl EtcdStore {
             }
             let wanted = key.clone();
             let options = GetOptions::new().with_keys_only();
-            let found =
-                self.endpoints.call(async |etcd| etcd.kv_client().get(wanted, Some(options)).await);
+            let found = self.endpoints.on_keys(async |mut kv| kv.get(wanted, Some(options)).await);
             let found = found.await?;
             // Looked at again: it may have been claimed meanwhile.
             if let Some(kv) = found.kvs().first()

@@ -91,7 +91,7 @@ impl EtcdStore {
         let options =
             GetOptions::new().with_range(line.end).with_sort(SortTarget::Create, SortOrder::Ascend);
         let reading =
-            self.endpoints.call(async |etcd| etcd.kv_client().get(line.start, Some(options)).await);
+            self.endpoints.on_keys(async |mut kv| kv.get(line.start, Some(options)).await);
         let mut read = reading.await?;
         let as_of = read.header().map_or(0, |header| header.revision());
         Ok(WholeLine { claims: self.claims_among(name, read.take_kvs()), as_of })
