@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task;
 
@@ -122,12 +123,19 @@ impl<R: Request> Slot<R> {
             Ok((sending, Poll::Pending)) => {
                 let (reply, answer) = oneshot::channel();
                 let context = self.lane.context.clone();
-                context.runtime.spawn(async move {
+                let pipelined = !gains_from_batches(&context);
+                let going_on = SpawnOnDrop::new(context.runtime.clone(), async move {
                     let answers = self.lane.context.ask(sending).await;
                     // The caller may be gone: what it left behind is undone elsewhere.
                     let _ = reply.send(answers.and_then(only));
                     self.send_collected().await;
                 });
+                if pipelined {
+                    // The driver's own task is next on this thread. A task spawned now would
+                    // take its place and send it to another thread, which is woken for it.
+                    task::yield_now().await;
+                }
+                drop(going_on);
                 InPlace::UnderWay(answer)
             }
         }
@@ -192,6 +200,26 @@ impl<R: Request> Drop for Slot<R> {
     }
 }
 
+/// Work that goes on in a task of its own once this is dropped, wherever that happens.
+struct SpawnOnDrop<F: Future<Output = ()> + Send + 'static> {
+    runtime: Handle,
+    work: Option<F>,
+}
+
+impl<F: Future<Output = ()> + Send + 'static> SpawnOnDrop<F> {
+    fn new(runtime: Handle, work: F) -> Self {
+        Self { runtime, work: Some(work) }
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> Drop for SpawnOnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(work) = self.work.take() {
+            self.runtime.spawn(work);
+        }
+    }
+}
+
 /// A slot on its way to a new task. If there is no runtime to run that, those who
 /// collected are told.
 struct Relay<R: Request>(Option<Arc<Shared<R>>>);
@@ -217,8 +245,7 @@ impl<R: Request> Drop for Relay<R> {
 impl<R: Request> Shared<R> {
     fn admit(self: Arc<Self>, request: R) -> Admission<R> {
         let in_flight = self.context.backend.limits().in_flight.max(1);
-        // Where many requests may be under way at once, a batch gains little.
-        let gains = in_flight <= GAINS_FROM_BATCHES;
+        let gains = gains_from_batches(&self.context);
         let now = if gains { self.context.clock.now() } else { Moment::NEVER };
         let mut queue = self.queue.lock();
         let idle = queue.in_flight < in_flight;
@@ -305,6 +332,11 @@ impl<R: Request> Shared<R> {
             }
         }
     }
+}
+
+/// Where many requests may be under way at once, a batch gains little.
+fn gains_from_batches(context: &Context) -> bool {
+    context.backend.limits().in_flight <= GAINS_FROM_BATCHES
 }
 
 fn only<T>(mut answers: Vec<T>) -> Result<T> {
