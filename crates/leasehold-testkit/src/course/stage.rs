@@ -93,6 +93,7 @@ mod etcd;
 mod memory;
 mod postgres;
 mod redis;
+mod redis_failover;
 pub mod servers;
 mod sqlite;
 mod zookeeper;
@@ -102,6 +103,8 @@ pub const ALL: &[&dyn Store] = &[
     &memory::Memory,
     &sqlite::Sqlite,
     &redis::Redis,
+    &redis_failover::Deployment::Sentinel,
+    &redis_failover::Deployment::Cluster,
     &etcd::Etcd,
     &postgres::Mode::Lease,
     &postgres::Mode::Session,

@@ -23,7 +23,7 @@ impl Store for Redis {
     fn does_not_apply(&self, fault: Fault) -> Option<&'static str> {
         match fault {
             Fault::Disk => Some("it runs in memory, and says so when it cannot write"),
-            Fault::Leader => Some("there is one server; fail-over is in tests/redis/failover.rs"),
+            Fault::Leader => Some("there is one server; see redis-sentinel and redis-cluster"),
             _ => None,
         }
     }
