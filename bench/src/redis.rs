@@ -7,9 +7,11 @@ use crate::report::Table;
 
 use server::Server;
 
+mod crowd;
 mod handover;
 mod holding;
 mod pairs;
+mod peers;
 pub(crate) mod raw;
 pub(crate) mod server;
 
@@ -19,6 +21,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Vec<Table>> {
     Ok(vec![
         pairs::run(plan, &server)?,
         handover::run(plan, &server)?,
+        crowd::run(plan, &server)?,
         holding::run(plan, &server)?,
     ])
 }

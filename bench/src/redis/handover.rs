@@ -11,6 +11,8 @@ use redis::aio::MultiplexedConnection;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
+use super::crowd::fair;
+use super::peers::Peer;
 use super::raw::connection;
 use super::server::Server;
 use crate::Plan;
@@ -20,7 +22,8 @@ use crate::report::{Goal, Row, Table};
 use crate::stats::median;
 
 const CLIENTS: usize = 16;
-const COLUMNS: &[&str] = &["turns/s", "p50", "p99", "wait ms", "self %", "cmds", "to pop"];
+const COLUMNS: &[&str] =
+    &["turns/s", "p50", "p99", "wait ms", "self %", "cmds", "x fair", "to pop"];
 
 /// The figures of one repetition: the list's, the lock's.
 type Pairing = ([f64; 6], [f64; 6]);
@@ -43,6 +46,10 @@ pub(crate) fn run(plan: &Plan, server: &Server) -> Result<Table> {
         let of = |figure: &dyn Fn(&Pairing) -> f64| median(repetitions.iter().map(figure));
         let mut pop: Vec<_> = (0..6).map(|column| of(&|(pop, _)| pop[column])).collect();
         let mut lock: Vec<_> = (0..6).map(|column| of(&|(_, lock)| lock[column])).collect();
+        let turns_of_pop = pop[0];
+        for figures in [&mut pop, &mut lock] {
+            figures.push(fair(figures[3], CLIENTS, figures[0]));
+        }
         pop.push(1.0);
         lock.push(of(&|(pop, lock)| lock[0] / pop[0]));
         rows.push(Row { case: format!("BLPOP{says}"), figures: pop, goals: vec![] });
@@ -50,11 +57,21 @@ pub(crate) fn run(plan: &Plan, server: &Server) -> Result<Table> {
             Goal::AtLeast("to pop", goal),
             Goal::AtMost("cmds", 3.0),
             Goal::AtMost("self %", 0.0),
+            Goal::AtMost("x fair", 3.0),
         ];
         rows.push(Row { case: ours, figures: lock, goals });
+        for peer in Peer::ALL {
+            let turns = peer.turns(&runtime, server, CLIENTS, plan.measure, pause)?;
+            let Some(turns) = turns else { continue };
+            let [rate, p50, p99, wait, again] = figures(turns)?;
+            let fair = fair(wait, CLIENTS, rate);
+            let figures = vec![rate, p50, p99, wait, again, f64::NAN, fair, rate / turns_of_pop];
+            rows.push(Row { case: format!("{}{says}", peer.name()), figures, goals: vec![] });
+        }
     }
     let notes = vec![
         "BLPOP: take the one element of a list, push it back; no token, no crash safety.".into(),
+        "x fair: the longest wait by the time in which everybody has a turn.".into(),
         "cmds: commands of clients for each turn, heartbeats included, messages not.".into(),
     ];
     Ok(Table { group: "redis handover", columns: COLUMNS, rows, notes })

@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 use leasehold::{Locks, Owner};
 use tokio::runtime::{Builder, Runtime};
 
+use super::peers::Peer;
 use super::raw::Raw;
 use super::server::Server;
 use crate::Plan;
@@ -14,7 +15,9 @@ use crate::report::{Goal, Row, Table};
 use crate::stats::{Latencies, Sample, Start, latencies, median, record};
 
 const COLUMNS: &[&str] = &["pairs/s", "us/pair", "cpu us", "p50", "p99", "to raw"];
-const NAMES: usize = 1024;
+pub(super) const NAMES: usize = 1024;
+/// How many tasks the locks of others get.
+const PEER_TASKS: usize = 64;
 /// A repetition is cut in slices that go round all cases, so that noise hits them all.
 const SLICES: u32 = 4;
 const TASKS: [usize; 3] = [1, 64, 512];
@@ -62,12 +65,27 @@ pub(crate) fn run(plan: &Plan, server: &Server) -> Result<Table> {
         let goals = if index == yardstick { vec![] } else { vec![Goal::AtLeast("to raw", 0.9)] };
         Row { case: name.clone(), figures, goals }
     });
+    let mut rows: Vec<_> = rows.collect();
+    for peer in Peer::ALL {
+        let case = name(peer.name(), PEER_TASKS);
+        if !plan.wants(&case) {
+            continue;
+        }
+        let rate = peer.pairs(&runtime, server, PEER_TASKS, plan.measure)?;
+        let rate = rate.unwrap_or(f64::NAN);
+        // Beside the minimal loop with as many tasks.
+        let raw = rows.iter().find(|row| row.case == name("raw redis", PEER_TASKS));
+        let to_raw = raw.map_or(f64::NAN, |raw| rate / raw.figures[0]);
+        let figures = vec![rate, 1e6 / rate, f64::NAN, f64::NAN, f64::NAN, to_raw];
+        rows.push(Row { case, figures, goals: vec![] });
+    }
     let notes = vec![
         "raw: SET NX PX and a token by script, compare and DEL by script, same driver.".into(),
         "cpu us: of this process. 1 task counts only when server and client are pinned:".into(),
+        "(the locks of others have no token)".into(),
         "BENCH_SERVER_CPU=0 taskset -c 1 scripts/bench redis --only '1 task'.".into(),
     ];
-    Ok(Table { group: "redis pairs", columns: COLUMNS, rows: rows.collect(), notes })
+    Ok(Table { group: "redis pairs", columns: COLUMNS, rows, notes })
 }
 
 fn name(who: &str, tasks: usize) -> String {

@@ -18,6 +18,8 @@ const ATTEMPTS: u64 = 5;
 fn lasts(store: &str) -> Duration {
     match store {
         "etcd" => 2 * LASTS,
+        // Until another takes over.
+        "redis-sentinel" | "redis-cluster" => 3 * LASTS,
         _ => LASTS,
     }
 }
@@ -139,6 +141,41 @@ fn redis_survives_a_bad_network() {
 #[test]
 fn redis_survives_the_loss_of_its_data() {
     passes("redis", Fault::Amnesia);
+}
+
+#[test]
+fn redis_survives_frozen_holders() {
+    passes("redis", Fault::Freeze);
+}
+
+#[test]
+fn redis_survives_clients_paused_in_line() {
+    passes("redis", Fault::Queue);
+}
+
+#[test]
+fn redis_survives_a_clock_that_jumps() {
+    passes("redis", Fault::Clock);
+}
+
+#[test]
+fn redis_survives_crashes() {
+    passes("redis", Fault::Restart);
+}
+
+#[test]
+fn redis_serves_a_thousand_waiters() {
+    passes("redis", Fault::Waiters);
+}
+
+#[test]
+fn redis_behind_sentinels_survives_the_loss_of_its_master() {
+    passes("redis-sentinel", Fault::Leader);
+}
+
+#[test]
+fn a_redis_cluster_survives_the_loss_of_a_master() {
+    passes("redis-cluster", Fault::Leader);
 }
 
 #[test]

@@ -94,6 +94,7 @@ mod memory;
 mod postgres;
 mod redis;
 mod redlock;
+mod redis_failover;
 pub mod servers;
 mod sqlite;
 mod zookeeper;
@@ -104,6 +105,8 @@ pub const ALL: &[&dyn Store] = &[
     &sqlite::Sqlite,
     &redis::Redis,
     &redlock::Redlock,
+    &redis_failover::Deployment::Sentinel,
+    &redis_failover::Deployment::Cluster,
     &etcd::Etcd,
     &postgres::Mode::Lease,
     &postgres::Mode::Session,

@@ -58,7 +58,7 @@ async fn prefixes_are_worlds_of_their_own() {
 #[tokio::test]
 async fn a_user_with_few_rights_is_enough() {
     let server = Redis::start(&["--requirepass", "p/w"]).unwrap();
-    let rule = "~lock:* ~{*}leasehold:* &leasehold:* -@all +evalsha +script|load +script +get \
+    let rule = "~lock:* ~{*}leasehold:* &leasehold:* -@all +evalsha +script|load +script +get +mget \
                 +set +del +exists +pexpire +pttl +hget +hset +hmget +hdel +hlen +hexists +hgetall \
                 +publish +subscribe +time +info +ping +hello +auth +client +select +scan";
     let words = ["acl", "setuser", "locker", "on", ">s:cret"];

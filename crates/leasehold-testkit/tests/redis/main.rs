@@ -9,4 +9,5 @@ mod foreign_clients;
 mod forgetting;
 mod keys;
 mod network;
+mod tls;
 mod waiting;

@@ -6,7 +6,7 @@
 //! `docs/backends/redis.md` for what this promises, and what not.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tokio::task::JoinHandle;
 
@@ -17,11 +17,13 @@ use super::{
 use crate::clock::Clock;
 use crate::error::{Operation, Result};
 use crate::guarantees::{Consistency, Guarantees};
+use crate::holder::Holder;
 use crate::loss::Forced;
 use crate::name::Name;
 use crate::owner::Owner;
 use crate::token::Token;
 
+use answer::encode_holder;
 use batch::Located;
 use connector::Connector;
 use info::Info;
@@ -71,6 +73,8 @@ pub struct RedisStore {
     guarantees: Guarantees,
     route: Route,
     waiters: Arc<Waiters>,
+    /// The holder of this client, as one word.
+    holder: OnceLock<String>,
     pulse: JoinHandle<()>,
 }
 
@@ -126,12 +130,23 @@ impl RedisStore {
         Ok(Arc::new_cyclic(|store| {
             let beating = pulse::beat(store.clone(), waiters.clone(), clock.clone());
             let pulse = tokio::spawn(beating);
-            Self { settings, clock, guarantees, route, waiters, pulse }
+            let holder = OnceLock::new();
+            Self { settings, clock, guarantees, route, waiters, holder, pulse }
         }))
     }
 
     fn keys(&self, name: &Name) -> Keys {
         Keys::new(&self.settings.prefix, name)
+    }
+
+    /// How scripts know who asks: where it hears of grants in this slot, and the holder.
+    fn who(&self, slot: u16, holder: &Holder) -> String {
+        // One client has one holder.
+        let holder = self.holder.get_or_init(|| encode_holder(holder));
+        let mut who = self.route.channel(slot);
+        who.push(' ');
+        who.push_str(holder);
+        who
     }
 
     fn locate<T>(&self, items: Vec<T>, name: impl Fn(&T) -> &Name) -> Vec<Located<T>> {

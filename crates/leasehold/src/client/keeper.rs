@@ -114,7 +114,7 @@ impl Keeper {
 
     /// From now on this lease is kept.
     pub(crate) fn keep(&self, tenure: Arc<Tenure>, proof: Proof) -> Place {
-        let renew_at = brought_together(tenure.renewal_after_grant(proof), tenure.ttl());
+        let renew_at = brought_together(tenure.renewal_after(proof), tenure.ttl());
         let Renewing { renew_at, look_at } = Renewing::at(renew_at, tenure.deadline());
         let place = self.shared.schedule.lock().insert(tenure.clone(), renew_at, look_at);
         self.shared.wake_by(look_at);

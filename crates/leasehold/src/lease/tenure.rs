@@ -248,15 +248,6 @@ impl Tenure {
         proof.at + (third - early)
     }
 
-    /// The same after the grant itself. One that was pushed to a waiter is short until
-    /// it is renewed, which is then done at once.
-    pub(crate) fn renewal_after_grant(&self, proof: Proof) -> Moment {
-        if self.renewed && proof.valid_for < self.ttl() {
-            return proof.at;
-        }
-        self.renewal_after(proof)
-    }
-
     /// A question that is about to be sent.
     pub(crate) fn question(&self, context: &Context, now: Moment) -> Question {
         self.ask(&self.life.lock(), context, now)

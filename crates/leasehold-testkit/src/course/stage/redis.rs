@@ -24,7 +24,7 @@ impl Store for Redis {
         match fault {
             Fault::Disk => Some("it runs in memory, and says so when it cannot write"),
             Fault::Leader | Fault::Stopped => {
-                Some("there is one server; fail-over is in tests/redis/failover.rs")
+                Some("there is one server; see redis-sentinel and redis-cluster")
             }
             _ => None,
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::Value;
 
 use super::RedisStore;
-use super::answer::{Record, bytes, encode_holder, items, left, number, token};
+use super::answer::{Record, bytes, items, left, number, token};
 use super::batch::{Located, by_slot};
 use super::error::unexpected;
 use super::keys::Companion::{Line, Record as RecordKey};
@@ -16,6 +16,8 @@ use crate::clock::Moment;
 use crate::error::Result;
 use crate::holder::HeldBy;
 
+/// In place of a number, for claims that do not queue.
+const NOT_QUEUED: u64 = 0;
 /// For how long at least an owner stays barred whose claim may still be on its way.
 const SHORTEST_BAR: Duration = Duration::from_secs(60);
 
@@ -23,10 +25,12 @@ impl RedisStore {
     pub(super) async fn claim(&self, claims: Vec<Claim>) -> Result<Vec<Verdict>> {
         let claims = self.locate(claims, |claim| &claim.name);
         let matter = self.route.slots_matter();
-        let mut verdicts = by_slot(claims.clone(), matter, |some| self.claim_in_slot(some)).await?;
-        if self.settings.wait_replicas > 0 {
-            self.replicate(&claims, &mut verdicts).await?;
+        let ask = |some| self.claim_in_slot(some);
+        if self.settings.wait_replicas == 0 {
+            return by_slot(claims, matter, ask).await;
         }
+        let mut verdicts = by_slot(claims.clone(), matter, ask).await?;
+        self.replicate(&claims, &mut verdicts).await?;
         Ok(verdicts)
     }
 
@@ -38,11 +42,11 @@ impl RedisStore {
             call.keys(keys, &[RecordKey, Line]);
         }
         // One client has one holder.
-        call.arg(self.route.channel(slot)).arg(encode_holder(&first.holder));
+        call.arg(self.who(slot, &first.holder));
         let number = self.waiters.next_number();
         for (_, claim) in &claims {
-            let queue = u8::from(claim.queue);
-            call.arg(claim.owner.to_string()).arg(millis(claim.ttl)).arg(queue).arg(number);
+            let number = if claim.queue { number } else { NOT_QUEUED };
+            call.owner(claim.owner).arg(millis(claim.ttl)).arg(number);
         }
         let at = self.clock.now();
         let asked = claims.iter().map(|(_, claim)| claim);
@@ -53,14 +57,13 @@ impl RedisStore {
             let verdict = match answer {
                 Value::Int(granted) => Verdict::Granted(grant(granted, at, claim)?),
                 Value::Array(parts) => {
-                    let [queued, left_for, is_first, holds, record] = &parts[..] else {
+                    let [queued, left_for, holds, record] = &parts[..] else {
                         return Err(unexpected());
                     };
                     let held_by = held_by(holds, record)?;
                     if self::number(queued)? == 1 {
                         registered.keep(claim.owner);
-                        let is_first = self::number(is_first)? == 1;
-                        let free_in = left(self::number(left_for)?).filter(|_| is_first);
+                        let free_in = left(self::number(left_for)?);
                         self.has_place(claim, keys.slot, number, free_in);
                         Verdict::Queued(held_by)
                     } else {
@@ -87,7 +90,7 @@ impl RedisStore {
     pub(super) async fn wait_for_turn(self: &Arc<Self>, claim: Claim) -> Result<Turn> {
         // Nothing is known of a place that was given up, or never taken.
         let Some(waiter) = self.waiters.get(claim.owner) else { return Ok(Turn::TryAgain) };
-        let turn = waiter.turn(&self.waiters.due_changed).await;
+        let turn = waiter.turn(&self.waiters).await;
         self.waiters.forget(claim.owner);
         if let (Turn::Granted(grant), true) = (&turn, self.settings.wait_replicas > 0) {
             let mut verdicts = vec![Verdict::Granted(*grant)];
@@ -105,7 +108,7 @@ impl RedisStore {
         let keys = self.keys(&claim.name);
         let mut call = Call::new(&LEAVE, keys.slot, 3);
         call.keys(&keys, &[RecordKey, Line]);
-        call.arg(claim.owner.to_string());
+        call.owner(claim.owner);
         self.route.call(&call).await.map(drop)
     }
 
@@ -123,10 +126,10 @@ impl RedisStore {
         for (keys, _) in &claims {
             call.keys(keys, &[RecordKey, Line]);
         }
-        call.arg(self.route.channel(keys.slot)).arg(encode_holder(&first.holder));
+        call.arg(self.who(keys.slot, &first.holder));
         for (_, claim) in &claims {
             let bar = claim.ttl.max(SHORTEST_BAR);
-            call.arg(claim.owner.to_string()).arg(millis(claim.ttl)).arg(millis(bar));
+            call.owner(claim.owner).arg(millis(claim.ttl)).arg(millis(bar));
         }
         let at = self.clock.now();
         let answers = items(self.route.call(&call).await?, claims.len())?;

@@ -7,13 +7,13 @@ local value = redis.pcall('GET', lock)
 if not value then
   return nil
 end
-local known = redis.call('GET', record)
+local known = call('GET', record)
 local ours = owner_of(known) == value
 local token = ours and token_of(known) or 0
-redis.call('DEL', lock)
-redis.call('HSET', forced, 'token', string.format('%.0f', token),
+call('DEL', lock)
+call('HSET', forced, 'token', string.format('%.0f', token),
   'at', string.format('%.0f', micros), 'by', ARGV[1], 'reason', ARGV[2])
-redis.call('PEXPIRE', forced, ARGV[3])
+call('PEXPIRE', forced, ARGV[3])
 if ours then
   -- Its holder need not wait for the next renewal to learn of it.
   local channel = string.match(known, '^%d+ %d+ %S+ (%S+)')

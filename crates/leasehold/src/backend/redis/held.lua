@@ -5,12 +5,12 @@ end
 
 -- The token of an owner that has the lock. Where its record was lost, nobody can have
 -- been told it yet, or whoever was told asks with it: a fresh one is as good.
-local function token_held(record, owner, channel, holder, ttl)
-  local known = redis.call('GET', record)
+local function token_held(record, owner, who, ttl)
+  local known = call('GET', record)
   if owner_of(known) == owner then
     return token_of(known)
   end
   local token = next_token(token_of(known))
-  remember(record, token, owner, channel, holder, ttl)
+  remember(record, token, owner, who, ttl)
   return token
 end

@@ -82,7 +82,7 @@ impl RedisStore {
             call.keys(keys, &[Record, Line]);
         }
         for (_, hold) in &holds {
-            call.arg(hold.owner.to_string()).arg(hold.token.get());
+            call.owner(hold.owner).arg(hold.token.get());
         }
         let answers = items(self.route.call(&call).await?, holds.len())?;
         let verdicts = answers.iter().map(|answer| {
@@ -100,7 +100,7 @@ pub(super) fn renewal(holds: &[Located<Hold>]) -> Call {
         call.keys(keys, &[Record]);
     }
     for (_, hold) in holds {
-        call.arg(hold.owner.to_string()).arg(hold.token.get()).arg(millis(hold.ttl));
+        call.owner(hold.owner).arg(hold.token.get()).arg(millis(hold.ttl));
     }
     call
 }

@@ -7,17 +7,17 @@ for i = 1, #KEYS / 4 do
   local lock, record, line = KEYS[4 * i - 3], KEYS[4 * i - 2], KEYS[4 * i - 1]
   local value = redis.pcall('GET', lock)
   local waiters = 0
-  local fields = redis.call('HGETALL', line)
+  local fields = call('HGETALL', line)
   for j = 1, #fields, 2 do
     local seen = string.match(fields[j + 1], '^%S+ (%d+) %d+ ')
     if seen and math.abs(millis - seen) < PATIENCE then
       waiters = waiters + 1
     end
   end
-  local forced = redis.call('HMGET', KEYS[4 * i], 'token', 'at', 'by', 'reason')
+  local forced = call('HMGET', KEYS[4 * i], 'token', 'at', 'by', 'reason')
   answers[i] = {
-    value and 1 or 0, type(value) == 'string' and value or '', redis.call('PTTL', lock),
-    redis.call('GET', record) or '', waiters,
+    value and 1 or 0, type(value) == 'string' and value or '', call('PTTL', lock),
+    call('GET', record) or '', waiters,
     forced[1] or '', forced[2] or '', forced[3] or '', forced[4] or '',
   }
 end

@@ -48,12 +48,11 @@ impl Keys {
         Self { slot: slot(lock.as_bytes()), lock }
     }
 
-    /// The key of this companion.
-    pub(super) fn companion(&self, companion: Companion) -> String {
-        let mut key = tag(self.slot);
+    /// Writes the key of this companion.
+    pub(super) fn push_companion(&self, key: &mut String, companion: Companion) {
+        push_tag(key, self.slot);
         key.push_str(companion.infix());
         key.push_str(&self.lock);
-        key
     }
 }
 
@@ -82,12 +81,15 @@ pub(super) fn slot(key: &[u8]) -> u16 {
 /// `{…}`, so that what begins with it is in this slot. Do not change this: clients of all
 /// versions must agree on it.
 pub(super) fn tag(slot: u16) -> String {
-    let number = TAGS[usize::from(slot)];
     let mut tag = String::with_capacity(64);
-    tag.push('{');
-    push_base36(&mut tag, number);
-    tag.push('}');
+    push_tag(&mut tag, slot);
     tag
+}
+
+fn push_tag(key: &mut String, slot: u16) {
+    key.push('{');
+    push_base36(key, TAGS[usize::from(slot)]);
+    key.push('}');
 }
 
 /// For each slot the smallest number whose base-36 digits hash to it.
@@ -176,7 +178,8 @@ mod tests {
             for prefix in ["lock:", "", "{p}:"] {
                 let keys = Keys::new(prefix, &Name::new(name).unwrap());
                 for kind in [Companion::Record, Companion::Line, Companion::Forced] {
-                    let key = keys.companion(kind);
+                    let mut key = String::new();
+                    keys.push_companion(&mut key, kind);
                     assert_eq!(slot(key.as_bytes()), slot(keys.lock.as_bytes()), "{key}");
                     let found = lock_key_of(&key);
                     assert_eq!(found, (kind == Companion::Line).then_some(keys.lock.as_str()));

@@ -3,7 +3,7 @@
 -- ARGV  owner
 step_out(KEYS[3], ARGV[1])
 if redis.pcall('GET', KEYS[1]) == ARGV[1] then
-  redis.call('DEL', KEYS[1])
+  call('DEL', KEYS[1])
   serve(KEYS[1], KEYS[2], KEYS[3])
 end
 return 1

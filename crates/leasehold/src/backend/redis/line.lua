@@ -12,26 +12,26 @@ local LINGER = 60000
 local function publish(channel, message)
   -- `S:` a channel of the lock's shard in a cluster, `P:` one of the server.
   local command = string.byte(channel) == 83 and 'SPUBLISH' or 'PUBLISH'
-  redis.call(command, string.sub(channel, 3), message)
+  call(command, string.sub(channel, 3), message)
 end
 
 local function keep_line(line, until_then)
-  redis.call('PEXPIRE', line, string.format('%.0f', math.max(1, until_then - millis)))
+  call('PEXPIRE', line, string.format('%.0f', math.max(1, until_then - millis)))
 end
 
 -- Takes a place, or keeps the one it has; whether that is the first.
-local function stand(line, owner, number, ttl, channel, holder)
-  local known = redis.call('HMGET', line, owner, 'h', 't', 'x')
-  local waiter = string.format('%s %.0f %s %s %s %s', owner, millis, number, ttl, channel, holder)
+local function stand(line, owner, number, ttl, who)
+  local known = call('HMGET', line, owner, 'h', 't', 'x')
+  local waiter = string.format('%s %.0f %s %s %s', owner, millis, number, ttl, who)
   local until_then = math.max(tonumber(known[4]) or 0, millis + LINGER)
   local x = string.format('%.0f', until_then)
   local place, first = known[1], known[2]
   if place then
-    redis.call('HSET', line, place, waiter, 'x', x)
+    call('HSET', line, place, waiter, 'x', x)
   else
     place = known[3] or '0'
     first = first or place
-    redis.call('HSET', line, 'h', first, 't', place + 1, place, waiter, owner, place, 'x', x)
+    call('HSET', line, 'h', first, 't', place + 1, place, waiter, owner, place, 'x', x)
   end
   keep_line(line, until_then)
   return place == first
@@ -40,23 +40,23 @@ end
 -- The first place is now the first from this one on that somebody has (who left the line
 -- left a gap); a line that holds nothing else is gone.
 local function advance(line, first, last)
-  while first < last and redis.call('HEXISTS', line, first) == 0 do
+  while first < last and call('HEXISTS', line, first) == 0 do
     first = first + 1
   end
-  if first >= last and redis.call('HLEN', line) <= 3 then
-    redis.call('DEL', line)
+  if first >= last and call('HLEN', line) <= 3 then
+    call('DEL', line)
   else
-    redis.call('HSET', line, 'h', first)
+    call('HSET', line, 'h', first)
   end
 end
 
 local function step_out(line, owner)
-  local known = redis.call('HMGET', line, owner, 'h', 't')
+  local known = call('HMGET', line, owner, 'h', 't')
   local place = tonumber(known[1])
   if not place then
     return
   end
-  redis.call('HDEL', line, place, owner)
+  call('HDEL', line, place, owner)
   local first, last = tonumber(known[2]), tonumber(known[3])
   if place == first then
     advance(line, first + 1, last)
@@ -66,23 +66,23 @@ end
 -- Grants a free lock to its first live waiter and tells it: its owner and token, or nil.
 -- `last` is the lock's last token, where it is known.
 local function serve(lock, record, line, last)
-  local ends = redis.call('HMGET', line, 'h', 't')
+  local ends = call('HMGET', line, 'h', 't')
   local place, past = tonumber(ends[1]), tonumber(ends[2])
   if not place then
     return nil
   end
   while place < past do
-    local waiter = redis.call('HGET', line, place)
+    local waiter = call('HGET', line, place)
     place = place + 1
     if waiter then
-      local owner, seen, number, ttl, channel, holder =
-        string.match(waiter, '^(%S+) (%d+) (%d+) (%d+) (%S+) (.*)$')
-      redis.call('HDEL', line, place - 1, owner)
+      local owner, seen, number, ttl, who, channel =
+        string.match(waiter, '^(%S+) (%d+) (%d+) (%d+) ((%S+) .*)$')
+      call('HDEL', line, place - 1, owner)
       if math.abs(millis - seen) < PATIENCE then
         local term = math.min(ttl, PATIENCE)
-        local token = next_token(last or token_of(redis.call('GET', record)))
-        redis.call('SET', lock, owner, 'PX', term)
-        remember(record, token, owner, channel, holder, ttl)
+        local token = next_token(last or token_of(call('GET', record)))
+        call('SET', lock, owner, 'PX', term)
+        remember(record, token, owner, who, ttl)
         advance(line, place, past)
         publish(channel, string.format('g %s %.0f %s %d', owner, token, number, term))
         return owner, token

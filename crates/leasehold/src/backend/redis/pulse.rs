@@ -6,7 +6,7 @@ use redis::Value;
 use tokio::time::timeout;
 
 use super::RedisStore;
-use super::answer::{encode_holder, items, left, number, token};
+use super::answer::{items, left, number, token};
 use super::batch::{Located, by_slot};
 use super::claim::millis;
 use super::error::{Failure, unexpected};
@@ -25,10 +25,7 @@ pub(super) async fn beat(store: Weak<RedisStore>, waiters: Arc<Waiters>, clock: 
     loop {
         let (due, next) = waiters.due(clock.now());
         if due.is_empty() {
-            tokio::select! {
-                () = waiters.due_changed.notified() => {}
-                () = clock.sleep_until(next) => {}
-            }
+            waiters.until_due(next).await;
             continue;
         }
         let Some(store) = store.upgrade() else { return };
@@ -63,12 +60,12 @@ impl RedisStore {
         for (keys, _) in waiters {
             call.keys(keys, &[Record, Line]);
         }
-        call.arg(self.route.channel(keys.slot)).arg(encode_holder(&first.claim.holder));
+        call.arg(self.who(keys.slot, &first.claim.holder));
         let sent = self.waiters.next_number();
         let at = self.clock.now();
         for (_, waiter) in waiters {
             let claim = &waiter.claim;
-            call.arg(claim.owner.to_string()).arg(millis(claim.ttl)).arg(sent);
+            call.owner(claim.owner).arg(millis(claim.ttl)).arg(sent);
             waiter.sending(sent, at);
         }
         let answer = timeout(limit, self.route.call(&call)).await.map_err(late)??;

@@ -7,9 +7,9 @@ for i = 1, #KEYS / 2 do
   local lock, record = KEYS[2 * i - 1], KEYS[2 * i]
   local owner, token, ttl = ARGV[3 * i - 2], ARGV[3 * i - 1], ARGV[3 * i]
   if redis.pcall('GET', lock) == owner then
-    redis.call('PEXPIRE', lock, ttl)
-    if redis.call('PEXPIRE', record, lifetime(token, ttl)) == 0 then
-      remember(record, tonumber(token), owner, '-', '-', ttl)
+    call('PEXPIRE', lock, ttl)
+    if call('PEXPIRE', record, lifetime(token, ttl)) == 0 then
+      remember(record, tonumber(token), owner, '- -', ttl)
     end
     answers[i] = 1
   else

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use redis::Cmd;
 
 use super::keys::{Companion, Keys};
+use crate::owner::Owner;
 
 /// A static for each script, made of these files, and how tests come by their texts.
 macro_rules! scripts {
@@ -30,7 +31,7 @@ pub(super) use scripts;
 
 scripts! {
     /// Takes locks, or places in their lines.
-    ACQUIRE = "clock.lua" "token.lua" "acquire_free.lua" "held.lua" "line.lua" "acquire.lua";
+    ACQUIRE = "acquire_common.lua" "token.lua" "held.lua" "line.lua" "acquire.lua";
     /// Shows that waiters still wait.
     BEAT = "clock.lua" "token.lua" "held.lua" "line.lua" "beat.lua";
     /// Asks after claims without an answer, and bars them.
@@ -38,7 +39,7 @@ scripts! {
     /// Gives up a place in line, or a grant that just came.
     LEAVE = "clock.lua" "token.lua" "line.lua" "leave.lua";
     /// Gives locks back.
-    RELEASE = "release_free.lua" "clock.lua" "token.lua" "line.lua" "release.lua";
+    RELEASE = "release_common.lua" "clock.lua" "token.lua" "line.lua" "release.lua";
     /// Extends leases.
     RENEW = "clock.lua" "token.lua" "renew.lua";
     /// Why leases are gone.
@@ -67,6 +68,8 @@ pub(super) struct Call {
     pub(super) script: &'static Script,
     pub(super) slot: u16,
     pub(super) command: Cmd,
+    /// The key that is just written: one allocation for all of them.
+    key: String,
 }
 
 impl Call {
@@ -74,15 +77,29 @@ impl Call {
     pub(super) fn new(script: &'static Script, slot: u16, keys: usize) -> Self {
         let mut command = Cmd::with_capacity(3 + 4 * keys, 128 * keys);
         command.arg("EVALSHA").arg(&script.hash).arg(keys);
-        Self { script, slot, command }
+        Self { script, slot, command, key: String::with_capacity(128) }
     }
 
     /// The keys of a lock: its own, and these companions.
     pub(super) fn keys(&mut self, keys: &Keys, companions: &[Companion]) {
         self.command.arg(&keys.lock);
         for companion in companions {
-            self.command.arg(keys.companion(*companion));
+            self.key.clear();
+            keys.push_companion(&mut self.key, *companion);
+            self.command.arg(self.key.as_str());
         }
+    }
+
+    /// An owner, as 32 digits.
+    pub(super) fn owner(&mut self, owner: Owner) -> &mut Self {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut digits = [0; 32];
+        for (byte, pair) in owner.to_bytes().into_iter().zip(digits.chunks_exact_mut(2)) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        self.command.arg(&digits[..]);
+        self
     }
 
     pub(super) fn arg(&mut self, argument: impl redis::ToRedisArgs) -> &mut Self {
@@ -94,6 +111,15 @@ impl Call {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_owner_is_written_as_it_prints() {
+        let owner = Owner::random();
+        let mut call = Call::new(&LEAVE, 0, 0);
+        call.owner(owner);
+        let packed = String::from_utf8(call.command.get_packed_command()).unwrap();
+        assert!(packed.ends_with(&format!("$32\r\n{owner}\r\n")), "{packed}");
+    }
 
     /// A script that says nothing of its arguments is hard to change later.
     #[test]

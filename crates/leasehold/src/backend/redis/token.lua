@@ -28,7 +28,8 @@ local function lifetime(token, ttl)
   return string.format('%.0f', keep)
 end
 
-local function remember(record, token, owner, channel, holder, ttl)
-  local text = string.format('%.0f %.0f %s %s %s', token, micros, owner, channel, holder)
-  redis.call('SET', record, text, 'PX', lifetime(token, ttl))
+-- `who` is its channel and holder.
+local function remember(record, token, owner, who, ttl)
+  local text = string.format('%.0f %.0f %s %s', token, micros, owner, who)
+  call('SET', record, text, 'PX', lifetime(token, ttl))
 end

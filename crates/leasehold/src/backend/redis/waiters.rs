@@ -33,10 +33,13 @@ const NUMBERS: usize = 64;
 pub(super) struct Waiters {
     clock: Clock,
     table: Mutex<HashMap<Owner, Arc<Waiter>>>,
-    /// Never used twice, so that a grant cannot name the wrong one.
+    /// Never used twice and never zero, so that a grant cannot name the wrong one.
     numbers: AtomicU64,
     /// Somebody's heartbeat may be due earlier than it was.
-    pub(super) due_changed: Notify,
+    due_changed: Notify,
+    /// When whoever sends heartbeats looks by itself, in nanoseconds: only who is due
+    /// earlier rings.
+    looks_at: AtomicU64,
     hints: mpsc::Sender<Hint>,
     hinted: tokio::sync::Mutex<mpsc::Receiver<Hint>>,
 }
@@ -72,8 +75,9 @@ impl Waiters {
         Arc::new(Self {
             clock,
             table: Mutex::default(),
-            numbers: AtomicU64::new(0),
+            numbers: AtomicU64::new(1),
             due_changed: Notify::new(),
+            looks_at: AtomicU64::new(Moment::NEVER.as_nanos()),
             hints,
             hinted: tokio::sync::Mutex::new(hinted),
         })
@@ -158,8 +162,20 @@ impl Waiters {
         self.hinted.lock().await.recv().await.unwrap_or(Hint::All)
     }
 
+    /// Waits until a heartbeat may be due: at this moment, or when somebody rings.
+    pub(super) async fn until_due(&self, next: Moment) {
+        // Who rang before this line is heard below, who comes after it compares.
+        self.looks_at.store(next.as_nanos(), Ordering::SeqCst);
+        tokio::select! {
+            () = self.due_changed.notified() => {}
+            () = self.clock.sleep_until(next) => {}
+        }
+    }
+
     /// Whose heartbeat is due, and when the next one is.
     pub(super) fn due(&self, now: Moment) -> (Vec<Arc<Waiter>>, Moment) {
+        // Until the look is over everybody rings.
+        self.looks_at.store(Moment::NEVER.as_nanos(), Ordering::SeqCst);
         let mut due = Vec::new();
         let mut next = Moment::NEVER;
         let mut earliest = Moment::NEVER;
@@ -252,8 +268,8 @@ impl Waiter {
     /// # Cancel safety
     ///
     /// Nothing is lost: a turn that came meanwhile stays for the next who waits.
-    pub(super) async fn turn(&self, due_changed: &Notify) -> Turn {
-        let _attending = Attending::new(self, due_changed);
+    pub(super) async fn turn(&self, waiters: &Waiters) -> Turn {
+        let _attending = Attending::new(self, waiters);
         loop {
             if let Some(turn) = self.standing.lock().turn.take() {
                 return turn;
@@ -268,9 +284,14 @@ impl Waiter {
 struct Attending<'a>(&'a Waiter);
 
 impl<'a> Attending<'a> {
-    fn new(waiter: &'a Waiter, due_changed: &Notify) -> Self {
-        waiter.standing.lock().attended += 1;
-        due_changed.notify_one();
+    fn new(waiter: &'a Waiter, waiters: &Waiters) -> Self {
+        let mut standing = waiter.standing.lock();
+        standing.attended += 1;
+        let beat_at = standing.beat_at;
+        drop(standing);
+        if beat_at.as_nanos() < waiters.looks_at.load(Ordering::SeqCst) {
+            waiters.due_changed.notify_one();
+        }
         Self(waiter)
     }
 }
@@ -343,7 +364,7 @@ mod tests {
         let waiter = waiters.get(claim.owner).unwrap();
         waiter.sending(5, at(2));
         let proof = Proof { at: at(1), valid_for: Duration::from_secs(3) };
-        let turn = waiter.turn(&waiters.due_changed).await;
+        let turn = waiter.turn(&waiters).await;
         assert_eq!(turn, Turn::Granted(Grant { token: Token::new(77), proof }));
     }
 
@@ -355,7 +376,7 @@ mod tests {
         waiter.sending(9, at(2));
         waiter.seen(9, at(2), None);
         waiters.heard(format!("g {} 77 4 3000", claim.owner).as_bytes());
-        assert_eq!(waiter.turn(&waiters.due_changed).await, Turn::TryAgain);
+        assert_eq!(waiter.turn(&waiters).await, Turn::TryAgain);
     }
 
     #[test]
