@@ -1,9 +1,9 @@
 //! Headers that belong to one connection and not to the request, RFC 9110 section 7.6.1.
 
-use std::net::IpAddr;
-
 use hyper::HeaderMap;
-use hyper::header::{CONNECTION, EXPECT, HeaderName, TE, TRAILER, TRANSFER_ENCODING, UPGRADE};
+use hyper::header::{
+    CONNECTION, EXPECT, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const HOPS: [HeaderName; 10] = [
@@ -20,7 +20,7 @@ const HOPS: [HeaderName; 10] = [
 ];
 
 /// Makes headers fit for the other side, and says for whom a request is passed on.
-pub(super) fn forward(headers: &mut HeaderMap, peer: Option<IpAddr>) {
+pub(super) fn forward(headers: &mut HeaderMap, peer: Option<&HeaderValue>) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -34,9 +34,14 @@ pub(super) fn forward(headers: &mut HeaderMap, peer: Option<IpAddr>) {
         headers.remove(name);
     }
     let Some(peer) = peer else { return };
-    let before = headers.get(X_FORWARDED_FOR).and_then(|value| value.to_str().ok());
-    let line = before.map_or_else(|| peer.to_string(), |before| format!("{before}, {peer}"));
-    if let Ok(line) = line.parse() {
+    let line = match headers.get(X_FORWARDED_FOR) {
+        None => Some(peer.clone()),
+        Some(before) => {
+            let line = [before.as_bytes(), b", ", peer.as_bytes()].concat();
+            HeaderValue::from_maybe_shared(hyper::body::Bytes::from(line)).ok()
+        }
+    };
+    if let Some(line) = line {
         headers.insert(X_FORWARDED_FOR, line);
     }
 }
@@ -58,7 +63,7 @@ mod tests {
         ] {
             headers.insert(HeaderName::from_static(name), value.parse().unwrap());
         }
-        forward(&mut headers, Some([127, 0, 0, 1].into()));
+        forward(&mut headers, Some(&HeaderValue::from_static("127.0.0.1")));
         let mut left: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
         assert_eq!(left, ["fencing-token", "x-forwarded-for", "x-public"]);

@@ -1,20 +1,15 @@
 //! The way to the upstream.
 
 use std::convert::Infallible;
-use std::error::Error as StdError;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::uri::{Authority, PathAndQuery, Scheme};
 use http_body_util::{Either, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{Request, Response, StatusCode, Uri, Version};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
 use leasehold::fence::http::{FencedBody, Pass};
 use serde_json::json;
 use tokio::sync::watch;
@@ -22,66 +17,66 @@ use tower::Service;
 
 use super::hops;
 use super::upload::{Turn, Upload};
+use super::upstream::{Failed, Upstream};
+use crate::exit::Chain;
 
 type Sent = FencedBody<Incoming>;
 type Passed = Upload<Sent>;
 type Answer = Response<Either<Incoming, Full<Bytes>>>;
 
-/// How long a connection to the upstream may take to be made.
-const CONNECT: Duration = Duration::from_secs(5);
-/// How long idle connections to the upstream are kept.
-const IDLE: Duration = Duration::from_secs(30);
-
-/// Passes requests on, over connections that are kept.
+/// Passes requests on, over connections that are kept. Clones share them.
 #[derive(Clone)]
-pub(super) struct Proxy {
-    client: Client<HttpConnector, Passed>,
-    upstream: Authority,
+pub(super) struct Proxy(Arc<Shared>);
+
+struct Shared {
+    upstream: Upstream<Passed>,
+    /// For requests without one.
+    host: Option<HeaderValue>,
     timeout: Duration,
-    /// Held while a request is under way, also by one whose client went away: the gate waits
+    /// Held while a request is under way, also by one whose client went away: the worker waits
     /// at its end until nobody holds one.
     _ended: watch::Receiver<()>,
 }
 
 impl Proxy {
-    pub(super) fn new(upstream: Authority, timeout: Duration, ended: watch::Receiver<()>) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(CONNECT));
-        let mut client = Client::builder(TokioExecutor::new());
-        client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE);
-        // A request is sent again only if not one byte of it was sent: the connection that
-        // it was given had been closed by the upstream just before.
-        client.retry_canceled_requests(true);
-        Self { client: client.build(connector), upstream, timeout, _ended: ended }
+    /// Must be called in the runtime that its requests run in.
+    pub(super) fn new(upstream: Uri, timeout: Duration, ended: watch::Receiver<()>) -> Self {
+        let host = upstream.authority().and_then(|host| HeaderValue::try_from(host.as_str()).ok());
+        Self(Arc::new(Shared { upstream: Upstream::new(upstream), host, timeout, _ended: ended }))
     }
 
     async fn pass_on(self, mut request: Request<Sent>) -> Answer {
-        let path = request.uri().path_and_query().cloned();
-        let Some(uri) = path.and_then(|path| at(&self.upstream, path)) else {
+        let Self(shared) = self;
+        let Some(path) = request.uri().path_and_query() else {
             let why = "The gate passes on requests for a path only";
             return problem(StatusCode::NOT_IMPLEMENTED, "not-passed-on", why);
         };
-        *request.uri_mut() = uri;
+        if request.uri().authority().is_some() {
+            *request.uri_mut() = Uri::from(path.clone());
+        }
         *request.version_mut() = Version::HTTP_11;
+        if let Some(host) = &shared.host {
+            request.headers_mut().entry(HOST).or_insert_with(|| host.clone());
+        }
         let (parts, body) = request.into_parts();
         let (body, turn) = Upload::new(body);
-        let answer = self.client.request(Request::from_parts(parts, body));
-        match within(self.timeout, turn, answer).await {
+        let answer = shared.upstream.send(Request::from_parts(parts, body));
+        match within(shared.timeout, turn, answer).await {
             Some(Ok(mut response)) => {
                 hops::forward(response.headers_mut(), None);
                 response.map(Either::Left)
             }
-            Some(Err(error)) => {
-                let cause = error.source().map(ToString::to_string).unwrap_or_default();
-                tracing::warn!(target: "leasehold", %error, cause, "the upstream failed");
-                let (title, why) = match error.is_connect() {
-                    true => {
-                        ("upstream-unreachable", "The service cannot be reached: nothing was done")
-                    }
-                    false => ("upstream-failed", "The service did not answer; it may have acted"),
-                };
-                problem(StatusCode::BAD_GATEWAY, title, why)
+            Some(Err(Failed::Unreached(error))) => {
+                let error = Chain(&*error);
+                tracing::warn!(target: "leasehold", %error, "the upstream cannot be reached");
+                let why = "The service cannot be reached: nothing was done";
+                problem(StatusCode::BAD_GATEWAY, "upstream-unreachable", why)
+            }
+            Some(Err(Failed::Broken(error))) => {
+                let error = Chain(&error);
+                tracing::warn!(target: "leasehold", %error, "the upstream failed");
+                let why = "The service did not answer; it may have acted";
+                problem(StatusCode::BAD_GATEWAY, "upstream-failed", why)
             }
             None => {
                 let why = "The service did not answer in time; it may have acted";
@@ -101,7 +96,7 @@ impl Service<Request<Sent>> for Proxy {
     }
 
     fn call(&mut self, mut request: Request<Sent>) -> Self::Future {
-        // The layer holds the pass until we have answered; the client's pool must not.
+        // The layer holds the pass until we have answered; its connections must not.
         drop(request.extensions_mut().remove::<Arc<Pass>>());
         let passing = self.clone().pass_on(request);
         Box::pin(async { Ok(passing.await) })
@@ -112,14 +107,10 @@ impl Service<Request<Sent>> for Proxy {
 /// its body does not count.
 async fn within<A>(limit: Duration, turn: Turn, answer: impl Future<Output = A>) -> Option<A> {
     tokio::select! {
+        biased;
         answer = answer => Some(answer),
         () = turn.idle(limit) => None,
     }
-}
-
-fn at(upstream: &Authority, path: PathAndQuery) -> Option<Uri> {
-    let uri = Uri::builder().scheme(Scheme::HTTP).authority(upstream.clone());
-    uri.path_and_query(path).build().ok()
 }
 
 fn problem(status: StatusCode, kind: &str, title: &str) -> Answer {

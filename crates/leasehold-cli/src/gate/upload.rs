@@ -2,45 +2,62 @@
 //! service's to take it or to answer.
 
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Body, Frame, SizeHint};
-use tokio::sync::watch;
+use tokio::time::Instant;
 
-/// A body that tells when it waits for the client. It is dropped when it was sent.
+/// A body that notes when it waits for the client. It is dropped when it was sent.
 pub(super) struct Upload<B> {
     body: B,
-    clients_turn: watch::Sender<bool>,
+    turn: Turn,
 }
 
 /// Follows an upload.
-pub(super) struct Turn(watch::Receiver<bool>);
+#[derive(Clone)]
+pub(super) struct Turn(Arc<Mutex<Whose>>);
+
+#[derive(Clone, Copy)]
+enum Whose {
+    Clients,
+    /// Since it last took something.
+    Services(Instant),
+}
 
 impl<B> Upload<B> {
     pub(super) fn new(body: B) -> (Self, Turn) {
-        let (clients_turn, turn) = watch::channel(false);
-        (Self { body, clients_turn }, Turn(turn))
+        let turn = Turn(Arc::new(Mutex::new(Whose::Services(Instant::now()))));
+        (Self { body, turn: turn.clone() }, turn)
     }
 }
 
 impl Turn {
+    fn is(&self, whose: Whose) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = whose;
+    }
+
     /// Ends when the service has done nothing for so long although it was its turn.
-    pub(super) async fn idle(mut self, limit: Duration) {
+    pub(super) async fn idle(self, limit: Duration) {
         loop {
-            let clients = *self.0.borrow_and_update();
-            let changed = match clients {
-                true => self.0.changed().await,
-                false => match tokio::time::timeout(limit, self.0.changed()).await {
-                    Ok(changed) => changed,
-                    Err(_) => return,
-                },
+            let whose = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            // Whoever's turn it is then: the service has the whole limit from its last.
+            let left = match whose {
+                Whose::Clients => limit,
+                Whose::Services(since) => limit.saturating_sub(since.elapsed()),
             };
-            if changed.is_err() {
-                // All of it was sent.
-                return tokio::time::sleep(limit).await;
+            if left.is_zero() {
+                return;
             }
+            tokio::time::sleep(left).await;
         }
+    }
+}
+
+impl<B> Drop for Upload<B> {
+    fn drop(&mut self) {
+        self.turn.is(Whose::Services(Instant::now()));
     }
 }
 
@@ -54,7 +71,10 @@ impl<B: Body + Unpin> Body for Upload<B> {
     ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.get_mut();
         let frame = Pin::new(&mut this.body).poll_frame(cx);
-        this.clients_turn.send_replace(frame.is_pending());
+        this.turn.is(match frame {
+            Poll::Pending => Whose::Clients,
+            Poll::Ready(_) => Whose::Services(Instant::now()),
+        });
         frame
     }
 
@@ -76,18 +96,21 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_the_services_time_counts() {
         let (upload, turn) = Upload::new(());
-        let began = tokio::time::Instant::now();
-        upload.clients_turn.send_replace(true);
+        let began = Instant::now();
+        upload.turn.is(Whose::Clients);
         let idle = tokio::spawn(turn.idle(LIMIT));
-        tokio::time::sleep(LIMIT * 10).await;
+        tokio::time::sleep(LIMIT * 10 + LIMIT / 3).await;
         assert!(!idle.is_finished(), "the client takes its time");
-        upload.clients_turn.send_replace(false);
+        upload.turn.is(Whose::Services(Instant::now()));
         idle.await.unwrap();
-        assert_eq!(began.elapsed(), LIMIT * 11);
+        assert_eq!(began.elapsed(), LIMIT * 11 + LIMIT / 3);
 
         let (upload, turn) = Upload::new(());
+        let began = Instant::now();
+        let idle = tokio::spawn(turn.idle(LIMIT));
+        tokio::time::sleep(LIMIT / 2).await;
         drop(upload);
-        turn.idle(LIMIT).await;
-        assert_eq!(began.elapsed(), LIMIT * 12);
+        idle.await.unwrap();
+        assert_eq!(began.elapsed(), LIMIT / 2 + LIMIT, "from when it had all of it");
     }
 }

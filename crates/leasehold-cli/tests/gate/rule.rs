@@ -161,6 +161,20 @@ fn the_gate_ends_after_a_request_whose_client_went_away() {
 }
 
 #[test]
+fn connections_to_the_service_are_used_again() {
+    let (folder, service) = (TempDir::new().unwrap(), Service::start());
+    let gate = Gate::start(&folder, service.address, &[]);
+    for number in 0..50 {
+        assert_eq!(put(gate.address, 5, &number.to_string()).status, 200);
+    }
+    // Each of the gate's threads has its own.
+    let cores = thread::available_parallelism().unwrap().get();
+    let made = service.connections();
+    assert!((1..=cores).contains(&made), "{made} connections on {cores} cores");
+    assert_eq!(service.bodies().len(), 50);
+}
+
+#[test]
 fn a_service_that_is_not_there_is_502_and_the_gate_ends_in_order() {
     let folder = TempDir::new().unwrap();
     let nobody = ([127, 0, 0, 1], leasehold_testkit::servers::free_port()).into();

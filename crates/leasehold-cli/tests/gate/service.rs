@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -16,6 +17,7 @@ pub(crate) struct Service {
     pub(crate) address: SocketAddr,
     pub(crate) bodies: Arc<Mutex<Vec<String>>>,
     pub(crate) heads: Arc<Mutex<Vec<String>>>,
+    accepted: Arc<AtomicUsize>,
     pub(crate) arrived: Receiver<()>,
     pub(crate) go_on: Sender<()>,
 }
@@ -25,6 +27,7 @@ impl Service {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         let (bodies, heads) = (Arc::default(), Arc::default());
+        let accepted = Arc::new(AtomicUsize::new(0));
         let (arriving, arrived) = channel();
         let (go_on, told) = channel();
         let told = Arc::new(Mutex::new(told));
@@ -32,11 +35,13 @@ impl Service {
             address,
             bodies: Arc::clone(&bodies),
             heads: Arc::clone(&heads),
+            accepted: Arc::clone(&accepted),
             arrived,
             go_on,
         };
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
+                accepted.fetch_add(1, Ordering::SeqCst);
                 let (bodies, heads) = (bodies.clone(), heads.clone());
                 let (arriving, told) = (arriving.clone(), told.clone());
                 thread::spawn(move || serve(stream, &bodies, &heads, &arriving, &told));
@@ -47,6 +52,11 @@ impl Service {
 
     pub(crate) fn bodies(&self) -> Vec<String> {
         self.bodies.lock().unwrap().clone()
+    }
+
+    /// How many connections were made to it.
+    pub(crate) fn connections(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
     }
 }
 

@@ -38,6 +38,7 @@ pub use sqlite_marks::SqliteMarks;
 
 mod admission;
 mod body;
+mod detach;
 mod header;
 mod layer;
 mod marks;

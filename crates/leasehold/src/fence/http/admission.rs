@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -112,8 +113,31 @@ struct State {
     inside: usize,
     /// Requests with lower tokens that are still inside.
     older: usize,
-    /// Cancelled when a newer request comes.
-    superseded: CancellationToken,
+    /// Of those that are inside with that token.
+    superseded: Arc<Superseded>,
+}
+
+/// Whether a newer request has come. The flag is for those who look on every request: a token
+/// has a mutex, which they would all meet at.
+#[derive(Default)]
+pub(super) struct Superseded {
+    flag: AtomicBool,
+    token: CancellationToken,
+}
+
+impl Superseded {
+    pub(super) fn already(&self) -> bool {
+        self.flag.load(Ordering::Acquire)
+    }
+
+    pub(super) fn token(&self) -> &CancellationToken {
+        &self.token
+    }
+
+    fn cancel(&self) {
+        self.flag.store(true, Ordering::Release);
+        self.token.cancel();
+    }
 }
 
 impl Lock {
@@ -171,7 +195,7 @@ impl Lock {
 pub struct Pass {
     lock: Arc<Lock>,
     token: Token,
-    superseded: CancellationToken,
+    superseded: Arc<Superseded>,
 }
 
 impl Pass {
@@ -182,7 +206,11 @@ impl Pass {
 
     /// Cancelled when a newer request of the same lock has come.
     pub fn superseded(&self) -> &CancellationToken {
-        &self.superseded
+        self.superseded.token()
+    }
+
+    pub(super) fn mark(&self) -> Arc<Superseded> {
+        self.superseded.clone()
     }
 
     /// The rejection that a request gets which was cut off.

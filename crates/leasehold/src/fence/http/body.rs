@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use http_body::{Body, Frame, SizeHint};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use super::admission::Superseded;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -17,25 +19,33 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub struct FencedBody<B> {
     body: B,
     /// `None` once it is whole.
-    superseded: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
+    superseded: Option<Arc<Superseded>>,
+    /// Once it had to wait for its sender.
+    waiting: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     cut: Arc<AtomicBool>,
 }
 
 impl<B: Body> FencedBody<B> {
-    pub(super) fn new(body: B, superseded: &CancellationToken) -> Self {
+    pub(super) fn new(body: B, superseded: Arc<Superseded>) -> Self {
         let open = !body.is_end_stream();
-        let superseded = open.then(|| Box::pin(superseded.clone().cancelled_owned()));
-        Self { body, superseded, cut: Arc::default() }
+        Self { body, superseded: open.then_some(superseded), waiting: None, cut: Arc::default() }
     }
 
     /// A body that goes through untouched.
     pub(super) fn unfenced(body: B) -> Self {
-        Self { body, superseded: None, cut: Arc::default() }
+        Self { body, superseded: None, waiting: None, cut: Arc::default() }
     }
 
     /// Set when it was cut off.
     pub(super) fn cut(&self) -> Arc<AtomicBool> {
         self.cut.clone()
+    }
+}
+
+impl<B: Body> FencedBody<B> {
+    fn cut_off(&mut self) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
+        self.cut.store(true, Ordering::Release);
+        Poll::Ready(Some(Err("a newer request of this lock has come".into())))
     }
 }
 
@@ -52,15 +62,21 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<B::Data>, BoxError>>> {
         let this = self.get_mut();
-        if let Some(superseded) = &mut this.superseded
-            && superseded.as_mut().poll(cx).is_ready()
-        {
-            this.cut.store(true, Ordering::Release);
-            return Poll::Ready(Some(Err("a newer request of this lock has come".into())));
+        let Some(superseded) = &this.superseded else {
+            return Pin::new(&mut this.body).poll_frame(cx).map_err(Into::into);
+        };
+        if superseded.already() {
+            return this.cut_off();
         }
         let frame = Pin::new(&mut this.body).poll_frame(cx);
+        if frame.is_pending() {
+            let wait = || Box::pin(superseded.token().clone().cancelled_owned());
+            if this.waiting.get_or_insert_with(wait).as_mut().poll(cx).is_ready() {
+                return this.cut_off();
+            }
+        }
         if matches!(frame, Poll::Ready(None)) || this.body.is_end_stream() {
-            this.superseded = None;
+            (this.superseded, this.waiting) = (None, None);
         }
         frame.map_err(Into::into)
     }

@@ -16,6 +16,7 @@ use tower::{Layer, Service};
 
 use super::admission::Admission;
 use super::body::FencedBody;
+use super::detach::Detach;
 use super::header::Presented;
 use super::marks::Marks;
 use super::{DEFAULT_DRAIN, problem};
@@ -96,7 +97,7 @@ impl<S> Layer<S> for FenceLayer {
     type Service = FenceService<S>;
 
     fn layer(&self, inner: S) -> FenceService<S> {
-        FenceService { inner, fence: self.clone() }
+        FenceService { inner, fence: Arc::new(self.clone()) }
     }
 }
 
@@ -110,7 +111,8 @@ impl fmt::Debug for FenceLayer {
 #[derive(Clone)]
 pub struct FenceService<S> {
     inner: S,
-    fence: FenceLayer,
+    /// Of this service and its clones, not of the layer's others: those may be on other cores.
+    fence: Arc<FenceLayer>,
 }
 
 impl<S, B, R> Service<Request<B>> for FenceService<S>
@@ -154,27 +156,19 @@ where
                     return Ok(problem::refused(&presented, &refusal).map(Either::Right));
                 }
             };
-            let mut request = request.map(|body| FencedBody::new(body, pass.superseded()));
+            let mut request = request.map(|body| FencedBody::new(body, pass.mark()));
             let cut = request.body().cut();
             request.extensions_mut().insert(pass.clone());
-            // A task of its own: when the client goes away our future is dropped, but the
-            // service may have acted, and a newer request must still wait for its answer.
-            let serving = tokio::spawn(async move {
+            // When the client goes away our future is dropped, but the service may have acted,
+            // and a newer request must still wait for its answer.
+            Detach::new(async move {
                 let response = inner.call(request).await;
                 if cut.load(Ordering::Acquire) {
                     return Ok(problem::stale_token(&presented, &pass.stale()).map(Either::Right));
                 }
                 Ok(response?.map(Either::Left))
-            });
-            match serving.await {
-                Ok(answer) => answer,
-                Err(error) => match error.try_into_panic() {
-                    // As it would be without us.
-                    Ok(panic) => std::panic::resume_unwind(panic),
-                    // The runtime ends, and this future with it.
-                    Err(_) => std::future::pending().await,
-                },
-            }
+            })
+            .await
         })
     }
 }
