@@ -176,14 +176,14 @@ impl<'a> LineTie<'a> {
             Order::Force => ("FORCE", 4),
         };
         if matches!(script, "ACQUIRE" | "BEAT" | "SETTLE") {
-            args.extend(words([&channel, &holder(client)]));
+            args.push(format!("{channel} {}", holder(client)));
         }
         for &lock in locks {
             keys.extend(self.keys(lock).into_iter().take(companions));
             let token = self.locks[lock].ledger.known(client);
             args.extend(match order {
-                Order::Claim => words([&owner, &TTL_MS, &1, &number]),
-                Order::Try => words([&owner, &TTL_MS, &0, &number]),
+                Order::Claim => words([&owner, &TTL_MS, &number]),
+                Order::Try => words([&owner, &TTL_MS, &0]),
                 Order::Beat => words([&owner, &TTL_MS, &number]),
                 Order::Renew => words([&owner, &token, &TTL_MS]),
                 Order::Release => words([&owner, &token]),
