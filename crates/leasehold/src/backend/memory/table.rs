@@ -83,7 +83,7 @@ mod tests {
         for (number, text) in (1..).zip(["a", "b", "c", "d"]) {
             *table.get_or_default(&name(text)) += number;
         }
-        assert_eq!(table.change(name("b"), |b| *b == 0, |b| std::mem::take(b)), Some(2));
+        assert_eq!(table.change(name("b"), |b| *b == 0, std::mem::take), Some(2));
         assert_eq!(table.change(name("c"), |c| *c == 0, |c| *c), Some(3));
         assert_eq!(table.change(name("x"), |x| *x == 0, |x| *x), None);
         table.retain(|record| *record != 4);
