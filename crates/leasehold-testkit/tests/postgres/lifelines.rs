@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::backend::postgres::{self, SCHEMA};
-use leasehold::backend::{Backend, Claim, Renewal, Verdict};
+use leasehold::backend::{Claim, Renewal, Verdict};
 use leasehold::clock::Clock;
 use leasehold::{Holder, Name};
 use leasehold_testkit::servers::Postgres;
