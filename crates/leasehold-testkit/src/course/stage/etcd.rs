@@ -1,4 +1,4 @@
-//! etcd: one member, or three where one of them is struck or cut off.
+//! etcd: one member, or three where the leader is struck.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -75,7 +75,7 @@ impl Store for Etcd {
 
     fn set(&self, _folder: &Path, fault: Fault) -> Result<Box<dyn Stage>> {
         let members = match fault {
-            Fault::Leader | Fault::Stopped | Fault::Partition => 3,
+            Fault::Leader | Fault::Stopped => 3,
             _ => 1,
         };
         let cluster = servers::Etcd::start(members, QUICK)?;
