@@ -223,7 +223,7 @@ pub(crate) struct Gate {
     #[arg(long, value_name = "URL")]
     pub(crate) upstream: String,
 
-    /// Where to listen; port 0 is any free one
+    /// Where to listen, as IP:PORT; port 0 is any free one
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: SocketAddr,
 
