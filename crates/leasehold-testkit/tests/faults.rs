@@ -17,7 +17,7 @@ const ATTEMPTS: u64 = 5;
 /// A store whose leases last longer needs longer.
 fn lasts(store: &str) -> Duration {
     match store {
-        "etcd" => 2 * LASTS,
+        "etcd" | "redlock" => 2 * LASTS,
         _ => LASTS,
     }
 }

@@ -13,8 +13,10 @@ for i = 1, (#KEYS - 1) / 3 do
   if known then
     last, whose = string.match(known, '^(%d+) %d+ (%S+)')
   end
-  -- An owner makes several attempts, and the token tells which of them this is about.
-  if value and value == whose and last == token and string.sub(value, 1, #owner) == owner then
+  -- A claim makes several attempts, and its token tells which of them this is about.
+  local mine = value and last == token
+    and (value == owner or value == whose and string.sub(value, 1, #owner) == owner)
+  if mine then
     heed(ttl, 0)
     redis.call('PEXPIRE', lock, ttl)
     redis.call('PEXPIRE', record, lifetime(tonumber(token), ttl))
