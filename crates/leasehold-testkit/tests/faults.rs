@@ -107,11 +107,6 @@ fn redlock_survives_paused_holders() {
 }
 
 #[test]
-fn redlock_survives_partitions() {
-    passes("redlock", Fault::Partition);
-}
-
-#[test]
 fn redlock_survives_the_restart_of_a_minority() {
     passes("redlock", Fault::Restart);
 }
