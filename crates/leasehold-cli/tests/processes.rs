@@ -13,6 +13,7 @@ fn url(kind: StoreKind) -> Option<fn(&Path) -> String> {
         StoreKind::Sqlite => Some(|folder| format!("sqlite:{}/locks.db", folder.display())),
         // Behind a server: below.
         StoreKind::Redis | StoreKind::Postgres | StoreKind::Etcd | StoreKind::Zookeeper => None,
+        StoreKind::Redlock => None,
     }
 }
 

@@ -44,6 +44,11 @@ impl Store for Redlock {
         }
     }
 
+    fn ttl(&self) -> Duration {
+        // Nodes have a quarter of it to answer, five of them on one machine.
+        Duration::from_secs(1)
+    }
+
     fn failover(&self) -> Duration {
         Duration::from_secs(5)
     }

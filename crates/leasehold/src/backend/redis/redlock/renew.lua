@@ -9,12 +9,11 @@ for i = 1, (#KEYS - 1) / 3 do
   local owner, token, ttl = ARGV[3 * i - 1], ARGV[3 * i], tonumber(ARGV[3 * i + 1])
   local value = redis.pcall('GET', lock)
   local known = redis.call('GET', record)
-  local last, whose
-  if known then
-    last, whose = string.match(known, '^(%d+) %d+ (%S+)')
-  end
-  -- An owner makes several attempts, and the token tells which of them this is about.
-  if value and value == whose and last == token and string.sub(value, 1, #owner) == owner then
+  local whose = known and string.match(known, '^%d+ %d+ (%S+)')
+  -- A claim makes several attempts, and its token tells which of them this is about.
+  local mine = value and last_of(known) == tonumber(token)
+    and (value == owner or value == whose and string.sub(value, 1, #owner) == owner)
+  if mine then
     heed(ttl, 0)
     redis.call('PEXPIRE', lock, ttl)
     redis.call('PEXPIRE', record, lifetime(tonumber(token), ttl))
