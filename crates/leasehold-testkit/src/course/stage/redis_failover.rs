@@ -70,7 +70,7 @@ impl Store for Deployment {
 
     fn set(&self, _folder: &Path, _fault: Fault) -> Result<Box<dyn Stage>> {
         let servers = match self {
-            Self::Sentinel => Servers::Sentinel(RedisSentinel::start(&[])?),
+            Self::Sentinel => Servers::Sentinel(Box::new(RedisSentinel::start(&[])?)),
             Self::Cluster => Servers::Cluster(RedisCluster::start(&[])?),
         };
         Ok(Box::new(Set { servers, struck: None }))
@@ -79,7 +79,7 @@ impl Store for Deployment {
 
 #[derive(Debug)]
 enum Servers {
-    Sentinel(RedisSentinel),
+    Sentinel(Box<RedisSentinel>),
     Cluster(RedisCluster),
 }
 
