@@ -156,26 +156,17 @@ impl Bids {
 
     /// The token, if the claim was granted; otherwise it is given up, for good.
     pub(super) fn settle(&self, claim: &Claim, now: Moment) -> Option<Token> {
-        match self.table.lock().bids.get(&claim.owner).map(|bid| &bid.stage) {
-            Some(Stage::Granted(token)) => return Some(*token),
-            Some(_) | None => {}
+        let mut table = self.table.lock();
+        if let Some(Bid { stage: Stage::Granted(token), .. }) = table.bids.get(&claim.owner) {
+            return Some(*token);
         }
-        self.bar(claim, now);
+        table.bar(claim, now);
         None
     }
 
     /// The claim is given up, for good, whatever it has.
     pub(super) fn bar(&self, claim: &Claim, now: Moment) {
-        let mut table = self.table.lock();
-        let until = now + claim.ttl.max(SHORTEST_BAR);
-        let bell = match table.bids.remove(&claim.owner) {
-            Some(bid) => bid.bell,
-            None => Arc::default(),
-        };
-        bell.notify_one();
-        table
-            .bids
-            .insert(claim.owner, Bid { stage: Stage::Barred, until, bell, woken: 0, splits: 0 });
+        self.table.lock().bar(claim, now);
     }
 
     /// The lease goes on for so long at least.
@@ -229,6 +220,14 @@ impl Bids {
 }
 
 impl Table {
+    fn bar(&mut self, claim: &Claim, now: Moment) {
+        let until = now + claim.ttl.max(SHORTEST_BAR);
+        let bell = self.bids.remove(&claim.owner).map_or_else(Arc::default, |bid| bid.bell);
+        bell.notify_one();
+        let barred = Bid { stage: Stage::Barred, until, bell, woken: 0, splits: 0 };
+        self.bids.insert(claim.owner, barred);
+    }
+
     fn sweep(&mut self, now: Moment) {
         if self.bids.len() < self.sweep_at.max(SWEEP_AT) {
             return;
