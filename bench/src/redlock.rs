@@ -69,11 +69,13 @@ impl Loop {
         let asking = self.nodes.iter().map(|node| {
             let (mut node, mut call) = (node.clone(), self.give_back.prepare_invoke());
             call.key(key).arg(owner);
-            async move { call.invoke_async::<u64>(&mut node).await }
+            async move { call.invoke_async::<usize>(&mut node).await }
         });
         let mut asking: FuturesUnordered<_> = asking.collect();
-        for _ in 0..MAJORITY {
-            ensure!(asking.next().await.context("no majority")?? == 1, "{key} is gone");
+        let mut released = 0;
+        while released < MAJORITY {
+            let answer = asking.next().await.with_context(|| format!("{key} is gone"))??;
+            released += answer;
         }
         Ok(())
     }

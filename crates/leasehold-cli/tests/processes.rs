@@ -12,8 +12,8 @@ fn url(kind: StoreKind) -> Option<fn(&Path) -> String> {
         StoreKind::Memory => None,
         StoreKind::Sqlite => Some(|folder| format!("sqlite:{}/locks.db", folder.display())),
         // Behind a server: below.
-        StoreKind::Redis | StoreKind::Postgres | StoreKind::Etcd | StoreKind::Zookeeper => None,
-        StoreKind::Redlock => None,
+        StoreKind::Redis | StoreKind::Redlock | StoreKind::Postgres => None,
+        StoreKind::Etcd | StoreKind::Zookeeper => None,
     }
 }
 
@@ -46,6 +46,15 @@ fn redis_passes_what_needs_no_eyes() {
     for case in [processes::a_stopped_holder_is_replaced_and_told, processes::no_increment_is_lost]
     {
         case(&Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| server.url()));
+    }
+}
+
+#[test]
+fn redlock_passes_what_needs_no_eyes() {
+    let nodes = leasehold_testkit::servers::Redlock::start(3, &[]).expect("Redis servers start");
+    for case in [processes::a_stopped_holder_is_replaced_and_told, processes::no_increment_is_lost]
+    {
+        case(&Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| nodes.url()));
     }
 }
 

@@ -28,9 +28,12 @@ async fn an_uncontended_acquisition_is_one_round_trip() {
 async fn without_a_conflict_two_round_trips_are_the_most() {
     let five = nodes(5, &[]);
     let locks = client(&five).await;
-    let first = locks.lock("a").ttl(LONG).acquire().await.unwrap().token().get();
-    let ahead = first + 600_000_000;
-    eventually("released", async || five.nodes.iter().all(|node| lock_keys(node).is_empty())).await;
+    let start = scripts_run(&five);
+    let first = locks.lock("a").ttl(LONG).acquire().await.unwrap();
+    let ahead = first.token().get() + 600_000_000;
+    first.release().await.unwrap();
+    let done = async || scripts_run(&five) == start + 10;
+    eventually("a claim and a release at each of five nodes", done).await;
     for node in &five.nodes {
         let record = node.cli(&["keys", "*leasehold:record:lock:a"]).unwrap();
         let owner = "0".repeat(32) + ".00000000";

@@ -33,19 +33,6 @@ struct Table {
     sweep_at: usize,
 }
 
-impl Table {
-    fn bar(&mut self, claim: &Claim, now: Moment) {
-        let until = now + claim.ttl.max(SHORTEST_BAR);
-        let bell = match self.bids.remove(&claim.owner) {
-            Some(bid) => bid.bell,
-            None => Arc::default(),
-        };
-        bell.notify_one();
-        let barred = Bid { stage: Stage::Barred, until, bell, woken: 0, splits: 0 };
-        self.bids.insert(claim.owner, barred);
-    }
-}
-
 /// One claim.
 #[derive(Debug)]
 struct Bid {
@@ -170,7 +157,7 @@ impl Bids {
     /// The token, if the claim was granted; otherwise it is given up, for good.
     pub(super) fn settle(&self, claim: &Claim, now: Moment) -> Option<Token> {
         let mut table = self.table.lock();
-        if let Some(Stage::Granted(token)) = table.bids.get(&claim.owner).map(|bid| &bid.stage) {
+        if let Some(Bid { stage: Stage::Granted(token), .. }) = table.bids.get(&claim.owner) {
             return Some(*token);
         }
         table.bar(claim, now);
@@ -233,6 +220,14 @@ impl Bids {
 }
 
 impl Table {
+    fn bar(&mut self, claim: &Claim, now: Moment) {
+        let until = now + claim.ttl.max(SHORTEST_BAR);
+        let bell = self.bids.remove(&claim.owner).map_or_else(Arc::default, |bid| bid.bell);
+        bell.notify_one();
+        let barred = Bid { stage: Stage::Barred, until, bell, woken: 0, splits: 0 };
+        self.bids.insert(claim.owner, barred);
+    }
+
     fn sweep(&mut self, now: Moment) {
         if self.bids.len() < self.sweep_at.max(SWEEP_AT) {
             return;
