@@ -272,23 +272,22 @@ impl<'a> LineTie<'a> {
         let record = lock.ledger.record_text();
         let text = |text: String| Value::BulkString(text.into_bytes());
         let left = Value::Int(lock.left().map_or(-2, |left| left as i64));
-        let first = Value::Int(first.into());
+        // Only who is first in line is told when to ask again.
+        let none = Value::Int(-1);
         Some(match (order, answer) {
             (Order::Renew, Answer::Granted(_)) => Value::Int(1),
             (_, Answer::Granted(_)) => Value::Int(token as i64),
             (Order::Claim, Answer::Queued) => {
-                Value::Array(vec![Value::Int(1), left, first, text(holds), text(record)])
+                let left = if first { left } else { none };
+                Value::Array(vec![Value::Int(1), left, text(holds), text(record)])
             }
-            (_, Answer::Queued) => Value::Array(vec![Value::Int(1), left, first]),
-            (_, Answer::Held) => {
-                let first = Value::Int(0);
-                Value::Array(vec![Value::Int(0), left, first, text(holds), text(record)])
+            (_, Answer::Queued) => {
+                Value::Array(vec![Value::Int(1), left, Value::Int(first.into())])
             }
+            (_, Answer::Held) => Value::Array(vec![Value::Int(0), none, text(holds), text(record)]),
             (_, Answer::Barred) => {
-                let nobody = [text(String::new()), text(String::new())];
-                let mut parts = vec![Value::Int(0), Value::Int(-1), Value::Int(0)];
-                parts.extend(nobody);
-                Value::Array(parts)
+                let nobody = || text(String::new());
+                Value::Array(vec![Value::Int(0), none, nobody(), nobody()])
             }
             (_, Answer::Unknown) => Value::Array(vec![Value::Int(0)]),
             (_, Answer::Done) => Value::Int(1),
