@@ -30,7 +30,9 @@ for i = 1, #KEYS / 3 do
       answers[i] = { 1, first and call('PTTL', lock) or -1, value, last or '' }
     end
   elseif value and value ~= owner then
-    answers[i] = { 0, -1, value, last or '' }
+    if call('HEXISTS', line, 'b' .. owner) == 0 then
+      answers[i] = { 0, -1, value, last or '' }
+    end
   elseif not value and micros > (last and tonumber(string.match(last, '^%d+')) or 0)
     and micros < 4503599627370496 and ttl * 2 <= 3600000 and call('EXISTS', lock, line) == 0
   then
