@@ -199,7 +199,7 @@ impl RedlockStore {
         }
         self.store_tokens(&mut vote.candidates, &mut said, &mut stale).await?;
         let ended = vote.decided(poll, |candidate| {
-            if let Some(clock) = candidate.tally.clock() {
+            if let Some(clock) = candidate.tally.clock(self.majority) {
                 self.learn_clock(clock, wall);
             }
             self.learn_token(candidate.token);
@@ -223,7 +223,7 @@ impl RedlockStore {
             return Ok(());
         }
         for candidate in &mut storing {
-            candidate.token = candidate.tally.next_token();
+            candidate.token = candidate.tally.next_token(candidate.guess);
             candidate.tally.stored = 0;
             candidate.decision = Decision::Open;
         }

@@ -92,12 +92,19 @@ impl Tally {
     }
 
     /// A token above all that a majority has seen, and not behind the clocks of most.
-    pub(super) fn next_token(&mut self) -> u64 {
-        self.last.max(self.clock().unwrap_or(0)) + 1
+    pub(super) fn next_token(&self, guess: u64) -> u64 {
+        let mut clocks = self.clocks.clone();
+        // Who stored the guess told no clock, but found it credible. Without its voice the one
+        // clock that is told may be the one that is wrong.
+        clocks.extend((0..count(self.stored)).map(|_| guess));
+        self.last.max(lower_median(&mut clocks).unwrap_or(0)) + 1
     }
 
-    /// The lower median of the nodes' clocks: one that is far ahead does not count.
-    pub(super) fn clock(&mut self) -> Option<u64> {
+    /// The lower median of the clocks of a majority: a few that are far ahead do not count.
+    pub(super) fn clock(&mut self, majority: usize) -> Option<u64> {
+        if self.clocks.len() < majority {
+            return None;
+        }
         lower_median(&mut self.clocks)
     }
 
@@ -179,7 +186,19 @@ mod tests {
             tally.hear(node, &answer, 0).unwrap();
         }
         assert_eq!(tally.decide(0, 2), Decision::NeedsToken);
-        assert_eq!(tally.next_token(), 102);
+        assert_eq!(tally.next_token(0), 102);
+    }
+
+    /// Who stored the guess says no more than that; the other one's clock must not decide.
+    #[test]
+    fn the_only_clock_that_is_told_is_not_believed() {
+        let mut tally = Tally::default();
+        tally.hear(0, &Value::Int(1), 100).unwrap();
+        let ahead = Value::Array(vec![Value::Int(1), Value::Int(105), Value::Int(1_000_000)]);
+        tally.hear(1, &ahead, 100).unwrap();
+        assert_eq!(tally.decide(1, 2), Decision::NeedsToken);
+        assert_eq!(tally.next_token(100), 106);
+        assert_eq!(tally.clock(2), None);
     }
 
     #[test]
@@ -192,6 +211,6 @@ mod tests {
             tally.hear(node, &Value::Int(1), 9).unwrap();
         }
         assert_eq!(tally.decide(2, 3), Decision::Won);
-        assert_eq!(tally.next_token(), 10);
+        assert_eq!(tally.next_token(9), 10);
     }
 }
