@@ -122,12 +122,22 @@ pub struct Limits {
     /// The most requests of one kind in flight. Claims that come while this many
     /// are under way travel together afterwards.
     pub in_flight: usize,
+    /// Whether claims and releases take turns, where tasks come in company.
+    pub in_step: bool,
 }
 
 impl Limits {
     /// At most `batch` items in a request, `in_flight` requests of a kind at once.
     pub const fn new(batch: usize, in_flight: usize) -> Self {
-        Self { batch, in_flight }
+        Self { batch, in_flight, in_step: false }
+    }
+
+    /// For a store that pays more for a request than for what is in it: claims wait for a
+    /// release that is under way and the other way round, for a moment at most. So all
+    /// tasks of a client come to travel together.
+    #[must_use]
+    pub const fn in_step(self) -> Self {
+        Self { in_step: true, ..self }
     }
 }
 

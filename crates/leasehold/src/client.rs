@@ -22,6 +22,7 @@ pub(crate) use keeper::Keeper;
 pub(crate) use lane::Lane;
 pub(crate) use release::Releasing;
 pub(crate) use schedule::Place;
+pub(crate) use step::Step;
 pub(crate) use turnstile::Turnstile;
 
 mod attempt;
@@ -32,6 +33,7 @@ mod lane;
 mod release;
 mod request;
 mod schedule;
+mod step;
 mod turnstile;
 mod undo;
 
@@ -44,6 +46,7 @@ pub(crate) struct Context {
     pub(crate) meter: Meter,
     pub(crate) stalls: StallWatch,
     pub(crate) failpoints: Failpoints,
+    pub(crate) step: Step,
     /// Where background work runs, wherever the caller is.
     pub(crate) runtime: Handle,
     /// How long a request may take before its outcome counts as unknown.

@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 use crate::backend::Backend;
 use crate::backend::memory::MemoryStore;
-use crate::client::{Client, Context};
+use crate::client::{Client, Context, Step};
 use crate::clock::{Alarm, Clock};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::event::Announcer;
@@ -152,6 +152,7 @@ impl Connect {
             meter: Meter::new(store),
             stalls: StallWatch::new(store),
             failpoints: self.failpoints,
+            step: Step::default(),
             runtime,
             request_timeout: self.request_timeout,
         };

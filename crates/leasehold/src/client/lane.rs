@@ -21,6 +21,7 @@ use tokio::task;
 
 use super::company::Company;
 use super::request::Request;
+use super::step::Turn;
 use super::{Context, is_about_one_of_them};
 use crate::background;
 use crate::clock::Moment;
@@ -96,11 +97,17 @@ enum InPlace<R: Request> {
 struct Slot<R: Request> {
     lane: Arc<Shared<R>>,
     given_back: bool,
+    /// Held while a request is under way, where kinds take turns.
+    turn: Option<Turn>,
 }
 
 impl<R: Request> Slot<R> {
+    fn new(lane: Arc<Shared<R>>, turn: Option<Turn>) -> Self {
+        Self { lane, given_back: false, turn }
+    }
+
     /// Asks the store; if it does not answer at once, a task goes on with it.
-    async fn send_in_place(self, request: R) -> InPlace<R> {
+    async fn send_in_place(mut self, request: R) -> InPlace<R> {
         let backend = self.lane.context.backend.clone();
         let mut batch = vec![request];
         let asked = poll_fn(|cx| {
@@ -128,6 +135,7 @@ impl<R: Request> Slot<R> {
                     let answers = self.lane.context.ask(sending).await;
                     // The caller may be gone: what it left behind is undone elsewhere.
                     let _ = reply.send(answers.and_then(only));
+                    self.turn = None;
                     self.send_collected().await;
                 });
                 InPlace::UnderWay(answer)
@@ -137,6 +145,7 @@ impl<R: Request> Slot<R> {
 
     /// The request has been answered: the slot goes to what collected meanwhile.
     fn pass_on(mut self) {
+        self.turn = None;
         if !self.give_back_if_idle() {
             let context = self.lane.context.clone();
             context.runtime.spawn(self.send_collected());
@@ -165,9 +174,25 @@ impl<R: Request> Slot<R> {
 
     async fn send_collected(mut self) {
         while !self.give_back_if_idle() {
+            self.await_turn().await;
             let batch = self.lane.next_batch();
             self.lane.send_batch(batch).await;
+            self.turn = None;
             // Those who were just answered may have something to send.
+            self.let_others_come().await;
+        }
+    }
+
+    /// Where kinds take turns: until the other kind's request is answered, and those whom
+    /// that concerned have come along.
+    async fn await_turn(&mut self) {
+        let context = &self.lane.context;
+        if !context.backend.limits().in_step {
+            return;
+        }
+        self.turn = context.step.try_take();
+        if self.turn.is_none() {
+            self.turn = context.step.take().await;
             self.let_others_come().await;
         }
     }
@@ -201,7 +226,7 @@ struct Relay<R: Request>(Option<Arc<Shared<R>>>);
 impl<R: Request> Relay<R> {
     async fn go_on(mut self) {
         if let Some(lane) = self.0.take() {
-            Slot { lane, given_back: false }.send_collected().await;
+            Slot::new(lane, None).send_collected().await;
         }
     }
 }
@@ -218,23 +243,26 @@ impl<R: Request> Drop for Relay<R> {
 
 impl<R: Request> Shared<R> {
     fn admit(self: Arc<Self>, request: R) -> Admission<R> {
-        let in_flight = self.context.backend.limits().in_flight.max(1);
+        let limits = self.context.backend.limits();
+        let in_flight = limits.in_flight.max(1);
         // Where many requests may be under way at once, a batch gains little.
         let gains = in_flight <= GAINS_FROM_BATCHES;
         let now = if gains { self.context.clock.now() } else { Moment::NEVER };
         let mut queue = self.queue.lock();
         let idle = queue.in_flight < in_flight;
         queue.in_flight += usize::from(idle);
-        if idle && !(gains && queue.company.expected(now)) {
+        let alone = idle && !(gains && queue.company.expected(now));
+        let turn = (alone && limits.in_step).then(|| self.context.step.try_take()).flatten();
+        if alone && limits.in_step == turn.is_some() {
             drop(queue);
-            return Admission::Go(Slot { lane: self, given_back: false }, request);
+            return Admission::Go(Slot::new(self, turn), request);
         }
         let (reply, answer) = oneshot::channel();
         queue.waiting.push_back(Item { request, reply });
         drop(queue);
         if idle {
             let context = self.context.clone();
-            let slot = Slot { lane: self, given_back: false };
+            let slot = Slot::new(self, None);
             context.runtime.spawn(slot.send_after_others());
         }
         Admission::Collected(answer)
