@@ -139,7 +139,9 @@ impl Backend for ZookeeperStore {
 
     fn limits(&self) -> Limits {
         // A batch is one proposal and one fsync; it stays well below the 1 MB of a packet.
-        Limits::new(128, 2)
+        // In step: the server passes a request through five threads, which costs more than
+        // what is in it, and each flush of its log is for what came before.
+        Limits::new(128, 2).in_step()
     }
 
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {

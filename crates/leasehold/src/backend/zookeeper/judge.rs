@@ -20,12 +20,8 @@ use crate::owner::Owner;
 
 /// How long an event may stay behind the answer that it came with.
 const EVENTS_COME_WITHIN: Duration = Duration::from_millis(50);
-/// A lock that is taken again so soon is followed: then its next claims read nothing.
-const SOON: Duration = Duration::from_millis(100);
 /// After so long a waiter is told again who holds the lock, which costs a request.
 const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(2);
-/// How many locks of a session are followed for that.
-const MOST_FOLLOWED: usize = 256;
 
 impl ZookeeperStore {
     /// What a claim with a node in line gets.
@@ -49,10 +45,8 @@ impl ZookeeperStore {
         let before = self.nodes.remember(lock, known);
         match ahead {
             Some(0) => {
-                let again = before.is_some_and(|before| before.tried.until(now) < SOON);
-                if again && claim.queue && session.lines.lock().len() < MOST_FOLLOWED {
-                    self.follow(session, lock);
-                }
+                // Not followed for the next time: two events for each turn cost more than the
+                // look that goes along with its creation.
                 match self.grant(session, claim.owner, node, now) {
                     Some(grant) => Verdict::Granted(grant),
                     None => Verdict::Held(None),
