@@ -212,7 +212,7 @@ impl Backend for SqliteStore {
     }
 
     fn limits(&self) -> Limits {
-        Limits::new(512, 1)
+        Limits::new(512, 1).in_step()
     }
 
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
