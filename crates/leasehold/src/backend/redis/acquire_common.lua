@@ -5,46 +5,71 @@
 -- or -1, what the lock key holds, the record}.
 --
 -- This part does what is common: a lock that is free and had no line, a newcomer to the
--- line of one that is held. It defines nothing, which would cost more than the work. What
--- is left goes to the rest of the script.
+-- line of one that is held. It defines nothing, and compares times as texts of one length:
+-- functions and numbers would cost more than the work. What is left goes to the rest of
+-- the script.
 local call = redis.call
 local time = call('TIME')
-local micros = time[1] * 1000000 + time[2]
-local millis = math.floor(micros / 1000)
+local second, rest = time[1], time[2]
+if #rest < 6 then
+  rest = string.rep('0', 6 - #rest) .. rest
+end
+-- The clock in µs: 16 digits until the year 2286.
+local now = second .. rest
+local usual = #now == 16 and now < '4503599627370496'
 local who = ARGV[1]
 local answers = {}
-local others = {}
+local others
 for i = 1, #KEYS / 3 do
   local lock, record, line = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
   local owner, ttl, number = ARGV[3 * i - 1], ARGV[3 * i], ARGV[3 * i + 1]
+  local answer
   -- A key of another type holds nothing here.
   local known = call('MGET', lock, record)
   local value, last = known[1], known[2]
-  if value and value ~= owner and number ~= '0' then
-    local places = call('HMGET', line, owner, 'b' .. owner, 'h', 't', 'x')
-    if not places[1] and not places[2] and (tonumber(places[5]) or 0) > millis + 30000 then
-      local place = places[4]
-      local first = place == places[3]
-      call('HSET', line, place, owner .. ' ' .. millis .. ' ' .. number .. ' ' .. ttl .. ' ' .. who,
-        owner, place, 't', place + 1)
-      answers[i] = { 1, first and call('PTTL', lock) or -1, value, last or '' }
+  if not usual then
+    answer = nil
+  elseif not value then
+    -- A TTL of six digits is less than half of what a record is kept for at least.
+    if #ttl < 7 and (not last or string.sub(last, 17, 17) == ' ' and string.sub(last, 1, 16) < now)
+      and call('EXISTS', lock, line) == 0
+    then
+      call('SET', lock, owner, 'PX', ttl)
+      call('SET', record, now .. ' ' .. now .. ' ' .. owner .. ' ' .. who, 'PX', '3600000')
+      answer = tonumber(now)
     end
-  elseif value and value ~= owner then
+  elseif value == owner then
+    answer = nil
+  elseif number == '0' then
     if call('HEXISTS', line, 'b' .. owner) == 0 then
-      answers[i] = { 0, -1, value, last or '' }
+      answer = { 0, -1, value, last or '' }
     end
-  elseif not value and micros > (last and tonumber(string.match(last, '^%d+')) or 0)
-    and micros < 4503599627370496 and ttl * 2 <= 3600000 and call('EXISTS', lock, line) == 0
-  then
-    local token = string.format('%.0f', micros)
-    call('SET', lock, owner, 'PX', ttl)
-    call('SET', record, token .. ' ' .. token .. ' ' .. owner .. ' ' .. who, 'PX', '3600000')
-    answers[i] = micros
+  else
+    -- What `stand` of line.lua does, where nothing is special.
+    local places = call('HMGET', line, owner, 'b' .. owner, 'h', 't', 'x')
+    local first, place, lives = places[3], places[4], places[5]
+    if not places[1] and not places[2] then
+      local waiter = owner .. ' ' .. string.sub(now, 1, 13) .. ' ' .. number .. ' ' .. ttl .. ' ' .. who
+      local millis = string.sub(rest, 1, 3)
+      if not first and not place and not lives then
+        call('HSET', line, 'h', '0', 't', '1', '0', waiter, owner, '0', 'x', second + 60 .. millis)
+        call('PEXPIRE', line, '60000')
+        answer = { 1, call('PTTL', lock), value, last or '' }
+      elseif first and place and lives and #lives == 13 and lives > second + 30 .. millis then
+        call('HSET', line, place, waiter, owner, place, 't', place + 1 .. '')
+        answer = { 1, place == first and call('PTTL', lock) or -1, value, last or '' }
+      end
+    end
   end
-  if not answers[i] then
+  if answer then
+    answers[i] = answer
+  else
+    others = others or {}
     others[#others + 1] = i
   end
 end
-if #others == 0 then
+if not others then
   return answers
 end
+local micros = tonumber(now)
+local millis = math.floor(micros / 1000)

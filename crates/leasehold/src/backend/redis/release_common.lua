@@ -3,51 +3,75 @@
 -- ARGV  for each hold: owner, token
 -- Answers for each hold: 1 released, 0 not held.
 --
--- This part does what is common: nobody waits, or the first in line does and another right
--- behind it. It defines nothing, which would cost more than the work. What is left goes to
--- the rest of the script.
-local call = redis.call
+-- This part does what is common: nobody waits, or the first in line does, alone or with
+-- another right behind it. It defines nothing, and compares times as texts of one length:
+-- functions and numbers would cost more than the work. What is left goes to the rest of
+-- the script.
+local call, sub = redis.call, string.sub
 local answers = {}
-local others = {}
+local others, second, now
 for i = 1, #KEYS / 3 do
   local lock, line = KEYS[3 * i - 2], KEYS[3 * i]
+  local answer
   if redis.pcall('GET', lock) ~= ARGV[2 * i - 1] then
-    answers[i] = 0
+    answer = 0
   else
     local place = call('HGET', line, 'h')
     if not place then
       call('DEL', lock)
-      answers[i] = 1
+      answer = 1
     else
       -- What `serve` of line.lua does, where nothing is special.
-      local ahead = call('HMGET', line, place, place + 1)
-      local waiter, next = ahead[1], ahead[2]
-      if waiter and next then
-        local owner, seen, number, ttl, who, channel =
-          string.match(waiter, '^(%S+) (%d+) (%d+) (%d+) ((%S+) .*)$')
-        local time = call('TIME')
-        local micros = time[1] * 1000000 + time[2]
-        if math.abs(micros / 1000 - seen) < 3000 and micros > tonumber(ARGV[2 * i])
-          and micros < 4503599627370496 and ttl * 2 <= 3600000
+      local after = place + 1 .. ''
+      local ahead = call('HMGET', line, place, after, 't')
+      local waiter, next, past = ahead[1], ahead[2], ahead[3]
+      if waiter and (next or after == past) then
+        if not now then
+          local time = call('TIME')
+          local rest = time[2]
+          if #rest < 6 then
+            rest = string.rep('0', 6 - #rest) .. rest
+          end
+          -- The clock in µs: 16 digits until the year 2286.
+          second, now = time[1], time[1] .. rest
+        end
+        -- An owner has 32 digits, a time in ms 13.
+        local number, ttl, at, stop =
+          string.match(waiter, '^ %d%d%d%d%d%d%d%d%d%d%d%d%d (%d+) (%d+) ()%S+() ', 33)
+        local token = ARGV[2 * i]
+        -- A TTL of six digits is less than half of what a record is kept for at least.
+        if number and #ttl < 7 and #now == 16 and now < '4503599627370496'
+          and #token == 16 and token < now
+          and (sub(waiter, 34, 43) == second
+            or math.abs(sub(now, 1, 13) - sub(waiter, 34, 46)) < 3000)
         then
-          local term = math.min(ttl, 3000)
-          local token = string.format('%.0f', micros)
+          local owner = sub(waiter, 1, 32)
+          local term = (#ttl > 4 or #ttl == 4 and ttl > '3000') and '3000' or ttl
           call('SET', lock, owner, 'PX', term)
-          call('SET', KEYS[3 * i - 1], token .. ' ' .. token .. ' ' .. owner .. ' ' .. who,
+          call('SET', KEYS[3 * i - 1], now .. ' ' .. now .. ' ' .. owner .. sub(waiter, at - 1),
             'PX', '3600000')
-          call('HDEL', line, place, owner)
-          call('HSET', line, 'h', place + 1)
-          call(string.byte(channel) == 83 and 'SPUBLISH' or 'PUBLISH', string.sub(channel, 3),
-            'g ' .. owner .. ' ' .. token .. ' ' .. number .. ' ' .. term)
-          answers[i] = 1
+          if not next and call('HLEN', line) <= 5 then
+            call('DEL', line)
+          else
+            call('HDEL', line, place, owner)
+            call('HSET', line, 'h', after)
+          end
+          -- `S:` a channel of the lock's shard in a cluster, `P:` one of the server.
+          call(string.byte(waiter, at) == 83 and 'SPUBLISH' or 'PUBLISH',
+            sub(waiter, at + 2, stop - 1),
+            'g ' .. owner .. ' ' .. now .. ' ' .. number .. ' ' .. term)
+          answer = 1
         end
       end
     end
   end
-  if not answers[i] then
+  if answer then
+    answers[i] = answer
+  else
+    others = others or {}
     others[#others + 1] = i
   end
 end
-if #others == 0 then
+if not others then
   return answers
 end
