@@ -38,6 +38,7 @@ mod answer;
 mod batch;
 mod claim;
 mod cluster;
+mod connection;
 mod connector;
 mod ears;
 mod error;
@@ -50,6 +51,8 @@ mod keys;
 mod pulse;
 pub mod redlock;
 mod replicas;
+mod request;
+mod resp;
 mod route;
 mod script;
 mod sentinel;
@@ -57,6 +60,7 @@ mod server;
 mod slots;
 mod url;
 mod waiters;
+mod wire;
 
 /// The most claims, renewals or releases of one call: more would keep the server from
 /// others for long.

@@ -8,7 +8,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use redis::Value;
 
 use super::error::{Failure, not_connected};
 use super::server::{Live, Server};
@@ -45,7 +44,7 @@ impl Ears {
         }
         let mut live = self.server.live().await.map_err(Failure::NotSent)?;
         let mut subscribe = redis::cmd("SSUBSCRIBE");
-        match subscribe.arg(channel).query_async::<Value>(&mut live.connection).await {
+        match live.connection.ask(subscribe.arg(channel)).await {
             Ok(_) => {
                 let mut heard = self.heard.lock();
                 if !heard.on.as_ref().is_some_and(|on| on.is(&live)) {

@@ -53,7 +53,7 @@ impl RedisStore {
         let call = renewal(std::slice::from_ref(hold));
         let server = self.route.waits_for_replicas(hold.0.slot).await?;
         let mut commands = redis::pipe();
-        commands.add_command(call.command.clone());
+        commands.add_command(call.request.command());
         let wait = commands.cmd("WAIT").arg(self.settings.wait_replicas);
         wait.arg(millis(self.settings.timeout / 2));
         let mut asked = server.ask_all(&commands).await;

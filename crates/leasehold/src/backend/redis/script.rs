@@ -2,9 +2,10 @@
 
 use std::sync::LazyLock;
 
-use redis::Cmd;
+use redis::ToRedisArgs;
 
 use super::keys::{Companion, Keys};
+use super::request::Request;
 use crate::owner::Owner;
 
 /// A static for each script, made of these files, and how tests come by their texts.
@@ -67,7 +68,7 @@ impl Script {
 pub(super) struct Call {
     pub(super) script: &'static Script,
     pub(super) slot: u16,
-    pub(super) command: Cmd,
+    pub(super) request: Request,
     /// The key that is just written: one allocation for all of them.
     key: String,
 }
@@ -75,18 +76,20 @@ pub(super) struct Call {
 impl Call {
     /// A call with this many keys, which come next, and then the arguments.
     pub(super) fn new(script: &'static Script, slot: u16, keys: usize) -> Self {
-        let mut command = Cmd::with_capacity(3 + 4 * keys, 128 * keys);
-        command.arg("EVALSHA").arg(&script.hash).arg(keys);
-        Self { script, slot, command, key: String::with_capacity(128) }
+        let mut request = Request::with_capacity(128 + 128 * keys);
+        request.word(&[b"EVALSHA"]);
+        request.word(&[script.hash.as_bytes()]);
+        keys.write_redis_args(&mut request);
+        Self { script, slot, request, key: String::with_capacity(128) }
     }
 
     /// The keys of a lock: its own, and these companions.
     pub(super) fn keys(&mut self, keys: &Keys, companions: &[Companion]) {
-        self.command.arg(&keys.lock);
+        self.request.word(&[keys.lock.as_bytes()]);
         for companion in companions {
             self.key.clear();
             keys.push_companion(&mut self.key, *companion);
-            self.command.arg(self.key.as_str());
+            self.request.word(&[self.key.as_bytes()]);
         }
     }
 
@@ -98,12 +101,12 @@ impl Call {
             pair[0] = DIGITS[usize::from(byte >> 4)];
             pair[1] = DIGITS[usize::from(byte & 15)];
         }
-        self.command.arg(&digits[..]);
+        self.request.word(&[&digits]);
         self
     }
 
-    pub(super) fn arg(&mut self, argument: impl redis::ToRedisArgs) -> &mut Self {
-        self.command.arg(argument);
+    pub(super) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
+        argument.write_redis_args(&mut self.request);
         self
     }
 }
@@ -117,7 +120,7 @@ mod tests {
         let owner = Owner::random();
         let mut call = Call::new(&LEAVE, 0, 0);
         call.owner(owner);
-        let packed = String::from_utf8(call.command.get_packed_command()).unwrap();
+        let packed = String::from_utf8(call.request.command().get_packed_command()).unwrap();
         assert!(packed.ends_with(&format!("$32\r\n{owner}\r\n")), "{packed}");
     }
 

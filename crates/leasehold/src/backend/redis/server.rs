@@ -10,15 +10,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, PushInfo, PushKind, Value};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, PushInfo, PushKind, RedisResult, Value,
+};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
+use super::connection::Connection;
 use super::error::{Failure, not_connected};
+use super::request::Request;
 use super::script::Call;
 use super::url::Host;
 use super::waiters::Waiters;
+use super::wire::{Heard, Wire};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -62,7 +66,7 @@ struct State {
 /// A connection that worked when it was last heard of.
 #[derive(Clone)]
 pub(super) struct Live {
-    pub(super) connection: MultiplexedConnection,
+    pub(super) connection: Connection,
     health: Arc<Health>,
 }
 
@@ -105,10 +109,10 @@ impl Server {
 
     /// Calls a script, which the server may have to be told first.
     pub(super) async fn call(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
-        match self.ask(&call.command).await {
+        match self.request(&call.request).await {
             Err(failure) if failure.code() == Some("NOSCRIPT") => {
                 self.load(call).await?;
-                self.ask(&call.command).await
+                self.request(&call.request).await
             }
             answer => answer,
         }
@@ -117,7 +121,7 @@ impl Server {
     /// The same at a node that is just getting the slot.
     pub(super) async fn call_asking(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
         let mut commands = redis::pipe();
-        commands.cmd("ASKING").ignore().add_command(call.command.clone());
+        commands.cmd("ASKING").ignore().add_command(call.request.command());
         let mut answer = self.ask_all(&commands).await;
         if answer.as_ref().is_err_and(|failure| failure.code() == Some("NOSCRIPT")) {
             self.load(call).await?;
@@ -132,11 +136,19 @@ impl Server {
         self.ask(&load).await.map(drop)
     }
 
+    async fn request(self: &Arc<Self>, request: &Request) -> Result<Value, Failure> {
+        let live = self.live().await.map_err(Failure::NotSent)?;
+        let mut asked = Asked { server: self, live, answered: false };
+        let answer = asked.live.connection.request(request).await;
+        asked.answered = true;
+        answer.map_err(|error| self.judge(&asked.live, error))
+    }
+
     /// Asks the server, once.
     pub(super) async fn ask(self: &Arc<Self>, command: &Cmd) -> Result<Value, Failure> {
         let live = self.live().await.map_err(Failure::NotSent)?;
         let mut asked = Asked { server: self, live, answered: false };
-        let answer = command.query_async::<Value>(&mut asked.live.connection).await;
+        let answer = asked.live.connection.ask(command).await;
         asked.answered = true;
         answer.map_err(|error| self.judge(&asked.live, error))
     }
@@ -148,7 +160,7 @@ impl Server {
     ) -> Result<Vec<Value>, Failure> {
         let live = self.live().await.map_err(Failure::NotSent)?;
         let mut asked = Asked { server: self, live, answered: false };
-        let answer = commands.query_async::<Vec<Value>>(&mut asked.live.connection).await;
+        let answer = asked.live.connection.ask_all(commands).await;
         asked.answered = true;
         answer.map_err(|error| self.judge(&asked.live, error))
     }
@@ -228,19 +240,55 @@ impl Server {
 
     async fn connect(&self) -> Result<Live> {
         let health = Arc::<Health>::default();
-        let (waiters, ended) = (self.waiters.clone(), health.clone());
+        let address = self.host.to_string();
+        let failed = |error| not_connected(&address, error);
+        let info = self.client.get_connection_info();
+        let mut connection = match (info.addr(), &self.role) {
+            (ConnectionAddr::Tcp(host, port), role) if *role != Role::Sentinel => {
+                let ears = Box::new(self.ears(&health));
+                let opening = Wire::open((host, *port), info.redis_settings(), ears);
+                Connection::Own(opening.await.map_err(failed)?)
+            }
+            _ => self.by_the_driver(&health).await.map_err(failed)?,
+        };
+        if let Role::Master { .. } = self.role {
+            let said = connection.ask(&redis::cmd("ROLE")).await.map_err(failed)?;
+            if !is_master(&said) {
+                let message = format!("{address} is no master (any more)");
+                return Err(Error::new(ErrorKind::Unreachable, message));
+            }
+        }
+        if let Role::Everything { channel } | Role::Master { channel } = &self.role {
+            connection.subscribe(channel).await.map_err(failed)?;
+        }
+        Ok(Live { connection, health })
+    }
+
+    /// What becomes of what is heard.
+    fn ears(&self, health: &Arc<Health>) -> impl Fn(Heard<'_>) + Send + Sync + use<> {
+        let (waiters, health) = (self.waiters.clone(), health.clone());
+        move |heard| match heard {
+            Heard::Message(message) => waiters.heard(message),
+            Heard::Ended => {
+                health.ended.store(true, Ordering::Release);
+                waiters.disconnected();
+            }
+        }
+    }
+
+    async fn by_the_driver(&self, health: &Arc<Health>) -> RedisResult<Connection> {
+        let ears = self.ears(health);
         let heard = move |push: PushInfo| -> Result<(), ()> {
             match push.kind {
                 PushKind::Message | PushKind::SMessage => {
                     if let Some(Value::BulkString(message)) = push.data.get(1) {
-                        waiters.heard(message);
+                        ears(Heard::Message(message));
                     }
                 }
                 // Nobody here unsubscribes: a slot has moved, and the driver takes this for the
                 // answer to a request. What comes after it cannot be trusted.
                 PushKind::Disconnection | PushKind::Unsubscribe | PushKind::SUnsubscribe => {
-                    ended.ended.store(true, Ordering::Release);
-                    waiters.disconnected();
+                    ears(Heard::Ended);
                 }
                 _ => {}
             }
@@ -255,22 +303,8 @@ impl Server {
             Role::Sentinel => config,
             _ => config.set_push_sender(heard),
         };
-        let address = self.host.to_string();
-        let failed = |error| not_connected(&address, error);
         let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
-        let mut connection = connecting.await.map_err(failed)?;
-        if let Role::Master { .. } = self.role {
-            let said: Value =
-                redis::cmd("ROLE").query_async(&mut connection).await.map_err(failed)?;
-            if !is_master(&said) {
-                let message = format!("{address} is no master (any more)");
-                return Err(Error::new(ErrorKind::Unreachable, message));
-            }
-        }
-        if let Role::Everything { channel } | Role::Master { channel } = &self.role {
-            connection.subscribe(channel).await.map_err(failed)?;
-        }
-        Ok(Live { connection, health })
+        connecting.await.map(Connection::Driver)
     }
 
     /// Finds out whether a silent connection still works.
@@ -282,7 +316,7 @@ impl Server {
         let (server, mut live) = (self.clone(), live.clone());
         runtime.spawn(async move {
             let ping = redis::cmd("PING");
-            let asking = ping.query_async::<Value>(&mut live.connection);
+            let asking = live.connection.ask(&ping);
             let silent = !matches!(timeout(server.timeout, asking).await, Ok(Ok(_)));
             live.health.probed.store(false, Ordering::Release);
             if silent {

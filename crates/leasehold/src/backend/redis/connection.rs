@@ -1,0 +1,47 @@
+//! A connection to a server: our own, or the driver's where TLS or a sentinel is behind it.
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Pipeline, RedisResult, Value};
+
+use super::request::Request;
+use super::wire::Wire;
+
+#[derive(Debug, Clone)]
+pub(super) enum Connection {
+    Own(Wire),
+    Driver(MultiplexedConnection),
+}
+
+impl Connection {
+    /// Asks once.
+    pub(super) async fn request(&mut self, request: &Request) -> RedisResult<Value> {
+        match self {
+            Self::Own(wire) => wire.request(request).await,
+            Self::Driver(driver) => request.command().query_async(driver).await,
+        }
+    }
+
+    /// The same in the driver's words.
+    pub(super) async fn ask(&mut self, command: &Cmd) -> RedisResult<Value> {
+        match self {
+            Self::Own(wire) => wire.ask(command).await,
+            Self::Driver(driver) => command.query_async(driver).await,
+        }
+    }
+
+    /// Asks in this order, with nothing between. Answers that are to be ignored may be among
+    /// the others.
+    pub(super) async fn ask_all(&mut self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+        match self {
+            Self::Own(wire) => wire.ask_all(commands).await,
+            Self::Driver(driver) => commands.query_async(driver).await,
+        }
+    }
+
+    pub(super) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
+        match self {
+            Self::Own(wire) => wire.ask(redis::cmd("SUBSCRIBE").arg(channel)).await.map(drop),
+            Self::Driver(driver) => driver.subscribe(channel).await,
+        }
+    }
+}

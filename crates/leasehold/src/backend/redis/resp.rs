@@ -1,0 +1,243 @@
+//! Reading RESP3, what a server says on a connection of ours.
+
+use redis::{Value, parse_redis_value};
+
+/// How deep an answer may be nested. Ours are three deep.
+const DEEPEST: usize = 16;
+
+/// What a server says at once.
+#[derive(Debug, PartialEq)]
+pub(super) enum Frame<'a> {
+    /// The answer to the oldest request that has none. (A subscription is answered by a
+    /// message that is as good as one.)
+    Answer(Value),
+    /// A message of a channel.
+    Message(&'a [u8]),
+    /// A subscription has ended, which nobody here asks for: a slot has moved away.
+    Unsubscribed,
+    /// What nobody here waits for.
+    Other,
+}
+
+/// Why there is no frame.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// The rest of it is still to come.
+    More,
+    /// These bytes are none of the protocol's: nothing after them can be trusted.
+    Garbage,
+}
+
+/// The first frame of these bytes, and its length.
+pub(super) fn frame(bytes: &[u8]) -> Result<(Frame<'_>, usize), Stop> {
+    let mut reader = Reader { bytes, at: 0 };
+    let frame = match bytes.first() {
+        Some(b'>') => reader.push()?,
+        _ => Frame::Answer(reader.value(0)?),
+    };
+    Ok((frame, reader.at))
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Reader<'a> {
+    fn push(&mut self) -> Result<Frame<'a>, Stop> {
+        let count = self.count()?.ok_or(Stop::Garbage)?;
+        if count == 0 {
+            return Ok(Frame::Other);
+        }
+        let kind = self.word()?;
+        if matches!(kind, b"message" | b"smessage") && count == 3 {
+            self.word()?;
+            return Ok(Frame::Message(self.word()?));
+        }
+        let data = self.values(count - 1, 0)?;
+        Ok(match kind {
+            b"subscribe" | b"ssubscribe" => Frame::Answer(Value::Array(data)),
+            b"unsubscribe" | b"sunsubscribe" => Frame::Unsubscribed,
+            _ => Frame::Other,
+        })
+    }
+
+    fn value(&mut self, depth: usize) -> Result<Value, Stop> {
+        let start = self.at;
+        Ok(match self.bytes.get(start).ok_or(Stop::More)? {
+            b':' => Value::Int(self.number()?),
+            b'$' => match self.count()? {
+                None => Value::Nil,
+                Some(length) => Value::BulkString(self.take(length)?.to_vec()),
+            },
+            _ if depth == DEEPEST => return Err(Stop::Garbage),
+            b'*' => match self.count()? {
+                None => Value::Nil,
+                Some(count) => Value::Array(self.values(count, depth)?),
+            },
+            b'~' => {
+                let count = self.count()?.ok_or(Stop::Garbage)?;
+                Value::Set(self.values(count, depth)?)
+            }
+            b'%' => {
+                let count = self.count()?.ok_or(Stop::Garbage)?;
+                let pair = |_| Ok((self.value(depth + 1)?, self.value(depth + 1)?));
+                Value::Map((0..count).map(pair).collect::<Result<_, _>>()?)
+            }
+            // What is rare is left to the driver, once it is whole.
+            b'+' | b'-' | b'_' | b',' | b'#' | b'(' => {
+                self.line()?;
+                self.by_the_driver(start)?
+            }
+            b'=' | b'!' => {
+                let length = self.count()?.ok_or(Stop::Garbage)?;
+                self.take(length)?;
+                self.by_the_driver(start)?
+            }
+            _ => return Err(Stop::Garbage),
+        })
+    }
+
+    fn values(&mut self, count: usize, depth: usize) -> Result<Vec<Value>, Stop> {
+        // The least that a value takes is three bytes: a count alone claims no memory.
+        let mut values = Vec::with_capacity(count.min(self.bytes.len() / 3));
+        for _ in 0..count {
+            values.push(self.value(depth + 1)?);
+        }
+        Ok(values)
+    }
+
+    fn by_the_driver(&self, start: usize) -> Result<Value, Stop> {
+        parse_redis_value(&self.bytes[start..self.at]).map_err(|_| Stop::Garbage)
+    }
+
+    fn word(&mut self) -> Result<&'a [u8], Stop> {
+        match self.bytes.get(self.at).ok_or(Stop::More)? {
+            b'$' => {
+                let length = self.count()?.ok_or(Stop::Garbage)?;
+                self.take(length)
+            }
+            b'+' => self.line(),
+            _ => Err(Stop::Garbage),
+        }
+    }
+
+    /// Bytes, and the end of their line.
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Stop> {
+        let end = self.at.checked_add(length).ok_or(Stop::Garbage)?;
+        let taken = self.bytes.get(self.at..end).ok_or(Stop::More)?;
+        match self.bytes.get(end..end + 2) {
+            None => Err(Stop::More),
+            Some(b"\r\n") => {
+                self.at = end + 2;
+                Ok(taken)
+            }
+            Some(_) => Err(Stop::Garbage),
+        }
+    }
+
+    /// A length; `None` for that of nothing.
+    fn count(&mut self) -> Result<Option<usize>, Stop> {
+        match self.number()? {
+            -1 => Ok(None),
+            count => usize::try_from(count).map(Some).map_err(|_| Stop::Garbage),
+        }
+    }
+
+    fn number(&mut self) -> Result<i64, Stop> {
+        let digits = std::str::from_utf8(self.line()?).map_err(|_| Stop::Garbage)?;
+        digits.parse().map_err(|_| Stop::Garbage)
+    }
+
+    /// The rest of the line behind its first byte.
+    fn line(&mut self) -> Result<&'a [u8], Stop> {
+        let rest = &self.bytes[self.at + 1..];
+        let end = rest.iter().position(|&byte| byte == b'\n').ok_or(Stop::More)?;
+        let line = rest[..end].strip_suffix(b"\r").ok_or(Stop::Garbage)?;
+        self.at += 1 + end + 1;
+        Ok(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(text: &str) -> Frame<'_> {
+        let (frame, length) = frame(text.as_bytes()).unwrap();
+        assert_eq!(length, text.len());
+        frame
+    }
+
+    const ANSWERS: &[&str] = &[
+        ":42\r\n",
+        ":-7\r\n",
+        "$5\r\na\r\nbc\r\n",
+        "$0\r\n\r\n",
+        "$-1\r\n",
+        "_\r\n",
+        "+OK\r\n",
+        "+PONG\r\n",
+        "-NOSCRIPT no such script\r\n",
+        "*2\r\n:1\r\n*4\r\n:1\r\n:-1\r\n$1\r\nx\r\n$0\r\n\r\n",
+        "*0\r\n",
+        "*-1\r\n",
+        "%2\r\n+a\r\n:1\r\n$1\r\nb\r\n#t\r\n",
+        "~1\r\n:1\r\n",
+        ",1.5\r\n",
+        "(12345678901234567890\r\n",
+        "=8\r\ntxt:text\r\n",
+        "!9\r\nERR wrong\r\n",
+    ];
+
+    #[test]
+    fn says_what_the_driver_would() {
+        for text in ANSWERS {
+            let driver = parse_redis_value(text.as_bytes()).unwrap();
+            assert_eq!(whole(text), Frame::Answer(driver), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn waits_for_the_rest_wherever_it_was_cut() {
+        let messages = [">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n"];
+        for text in ANSWERS.iter().chain(&messages) {
+            for end in 0..text.len() {
+                assert_eq!(frame(&text.as_bytes()[..end]), Err(Stop::More), "{text:?} {end}");
+            }
+        }
+    }
+
+    #[test]
+    fn tells_messages_from_answers() {
+        let message = ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n";
+        assert_eq!(whole(message), Frame::Message(b"hi"));
+        let message = ">3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n";
+        assert_eq!(whole(message), Frame::Message(b"hi"));
+        let answer = ">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n";
+        assert!(matches!(whole(answer), Frame::Answer(Value::Array(_))));
+        let over = ">3\r\n$12\r\nsunsubscribe\r\n$1\r\nc\r\n:0\r\n";
+        assert_eq!(whole(over), Frame::Unsubscribed);
+        assert_eq!(whole(">2\r\n$10\r\ninvalidate\r\n_\r\n"), Frame::Other);
+    }
+
+    #[test]
+    fn garbage_is_not_waited_on() {
+        let deep = "*1\r\n".repeat(DEEPEST + 1);
+        for text in [
+            "x",
+            "\r\n",
+            ":x\r\n",
+            ":1\n",
+            "$-2\r\n",
+            "$1\r\nabc",
+            "*-5\r\n",
+            "%-1\r\n",
+            ">-1\r\n",
+            ">1\r\n:1\r\n",
+            &deep,
+        ] {
+            assert_eq!(frame(text.as_bytes()), Err(Stop::Garbage), "{text:?}");
+        }
+    }
+}
