@@ -10,6 +10,7 @@ use super::batch::{Located, by_slot};
 use super::claim::millis;
 use super::error::unexpected;
 use super::keys::Companion::{Forced as ForcedKey, Line, Record};
+use super::keys::Keys;
 use super::script::{Call, REASON, RELEASE, RENEW};
 use crate::backend::{Hold, Proof, Release, Renewal};
 use crate::error::Result;
@@ -17,17 +18,23 @@ use crate::loss::{Forced, LossReason};
 
 impl RedisStore {
     pub(super) async fn renew_holds(&self, holds: Vec<Hold>) -> Result<Vec<Renewal>> {
+        if !self.route.slots_matter() {
+            return self.renew_in_slot(holds).await;
+        }
         let holds = self.locate(holds, |hold| &hold.name);
-        by_slot(holds, self.route.slots_matter(), |some| self.renew_in_slot(some)).await
+        let renew = |some: Vec<Located<Hold>>| {
+            self.renew_in_slot(some.into_iter().map(|(_, hold)| hold).collect())
+        };
+        by_slot(holds, true, renew).await
     }
 
-    async fn renew_in_slot(&self, holds: Vec<Located<Hold>>) -> Result<Vec<Renewal>> {
-        let call = renewal(&holds);
+    async fn renew_in_slot(&self, holds: Vec<Hold>) -> Result<Vec<Renewal>> {
+        let call = renewal(&self.settings.prefix, &holds);
         let at = self.clock.now();
         let answers = items(self.route.call(&call).await?, holds.len())?;
         let mut renewals = Vec::with_capacity(holds.len());
         let mut gone = Vec::new();
-        for (place, ((_, hold), answer)) in holds.iter().zip(&answers).enumerate() {
+        for (place, (hold, answer)) in holds.iter().zip(&answers).enumerate() {
             if number(answer)? == 1 {
                 let valid_for = Duration::from_millis(millis(hold.ttl));
                 renewals.push(Renewal::Renewed(Proof { at, valid_for }));
@@ -48,13 +55,13 @@ impl RedisStore {
         Ok(renewals)
     }
 
-    async fn reasons(&self, lost: &[&Located<Hold>]) -> Result<Vec<LossReason>> {
-        let slot = lost.first().map_or(0, |(keys, _)| keys.slot);
+    async fn reasons(&self, lost: &[&Hold]) -> Result<Vec<LossReason>> {
+        let slot = lost.first().map_or(0, |hold| self.keys(&hold.name).slot);
         let mut call = Call::new(&REASON, slot, 2 * lost.len());
-        for (keys, _) in lost {
-            call.keys(keys, &[ForcedKey]);
+        for hold in lost {
+            call.keys(&self.keys(&hold.name), &[ForcedKey]);
         }
-        for (_, hold) in lost {
+        for hold in lost {
             call.arg(hold.token.get());
         }
         let answers = items(self.route.call(&call).await?, lost.len())?;
@@ -93,13 +100,18 @@ impl RedisStore {
 }
 
 /// One call that renews all of these, which are in one slot where slots matter.
-pub(super) fn renewal(holds: &[Located<Hold>]) -> Call {
-    let slot = holds.first().map_or(0, |(keys, _)| keys.slot);
-    let mut call = Call::new(&RENEW, slot, 2 * holds.len());
-    for (keys, _) in holds {
-        call.keys(keys, &[Record]);
+pub(super) fn renewal(prefix: &str, holds: &[Hold]) -> Call {
+    let mut keys = Keys::default();
+    if let Some(first) = holds.first() {
+        keys.become_those_of(prefix, &first.name);
     }
-    for (_, hold) in holds {
+    let mut call = Call::new(&RENEW, keys.slot, 2 * holds.len());
+    for hold in holds {
+        // Written into the same room: there may be a hundred thousand of them.
+        keys.become_those_of(prefix, &hold.name);
+        call.keys(&keys, &[Record]);
+    }
+    for hold in holds {
         call.owner(hold.owner).arg(hold.token.get()).arg(millis(hold.ttl));
     }
     call

@@ -11,7 +11,7 @@ use crate::name::Name;
 pub(super) const SLOTS: u16 = 16384;
 
 /// The key of a lock, and what its companions begin with.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Keys {
     /// The slot that all of them are in.
     pub(super) slot: u16,
@@ -42,10 +42,18 @@ impl Companion {
 
 impl Keys {
     pub(super) fn new(prefix: &str, name: &Name) -> Self {
-        let mut lock = String::with_capacity(prefix.len() + name.as_str().len());
-        lock.push_str(prefix);
-        lock.push_str(name.as_str());
-        Self { slot: slot(lock.as_bytes()), lock }
+        let lock = String::with_capacity(prefix.len() + name.as_str().len());
+        let mut keys = Self { slot: 0, lock };
+        keys.become_those_of(prefix, name);
+        keys
+    }
+
+    /// The keys of another lock, in the same room.
+    pub(super) fn become_those_of(&mut self, prefix: &str, name: &Name) {
+        self.lock.clear();
+        self.lock.push_str(prefix);
+        self.lock.push_str(name.as_str());
+        self.slot = slot(self.lock.as_bytes());
     }
 
     /// Writes the key of this companion.
@@ -87,15 +95,15 @@ pub(super) fn tag(slot: u16) -> String {
 }
 
 fn push_tag(key: &mut String, slot: u16) {
-    key.push('{');
-    push_base36(key, TAGS[usize::from(slot)]);
-    key.push('}');
+    let (length, tag) = TAGS[usize::from(slot)];
+    // Digits and braces: always text.
+    key.push_str(std::str::from_utf8(&tag[..usize::from(length)]).unwrap_or_default());
 }
 
-/// For each slot the smallest number whose base-36 digits hash to it.
-static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
-    const NONE: u32 = u32::MAX;
-    let mut tags = vec![NONE; usize::from(SLOTS)];
+/// For each slot the smallest number whose base-36 digits hash to it, in braces: how many
+/// bytes that takes, and which.
+static TAGS: LazyLock<Vec<(u8, [u8; 7])>> = LazyLock::new(|| {
+    let mut tags = vec![(0, [0; 7]); usize::from(SLOTS)];
     let mut missing = tags.len();
     let mut digits = String::new();
     for number in 0.. {
@@ -104,9 +112,12 @@ static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
         }
         digits.clear();
         push_base36(&mut digits, number);
-        let tag = &mut tags[usize::from(crc16(digits.as_bytes()) % SLOTS)];
-        if *tag == NONE {
-            *tag = number;
+        let (length, tag) = &mut tags[usize::from(crc16(digits.as_bytes()) % SLOTS)];
+        if *length == 0 {
+            *length = digits.len() as u8 + 2;
+            tag[0] = b'{';
+            tag[1..=digits.len()].copy_from_slice(digits.as_bytes());
+            tag[1 + digits.len()] = b'}';
             missing -= 1;
         }
     }

@@ -50,7 +50,7 @@ impl RedisStore {
 
     /// How many replicas have it; `None` if it is gone already.
     async fn confirmed_by(&self, hold: &Located<Hold>) -> Result<Option<u32>> {
-        let call = renewal(std::slice::from_ref(hold));
+        let call = renewal(&self.settings.prefix, std::slice::from_ref(&hold.1));
         let server = self.route.waits_for_replicas(hold.0.slot).await?;
         let mut commands = redis::pipe();
         commands.add_command(call.request.command());
