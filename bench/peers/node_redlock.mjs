@@ -1,6 +1,7 @@
 // The lock of npm's redlock on ioredis, measured as the bench measures ours.
 //
-// Usage: node node_redlock.mjs pairs|turns PORT CLIENTS SECONDS PAUSE
+// Usage: node node_redlock.mjs pairs|turns PORT[,PORT...] CLIENTS SECONDS PAUSE
+// With several ports each is an independent node, and a majority of them decides.
 // `pairs` prints how many, by tasks on one connection with names of their own. `turns` prints
 // a line for each: client, token (here: when), asked, granted, released; each client has a
 // connection of its own.
@@ -13,25 +14,25 @@ const Redis = require("ioredis");
 const redlock = require("redlock");
 const Redlock = redlock.default ?? redlock;
 
-const [what, port, clients, seconds, pause] = process.argv.slice(2);
+const [what, ports, clients, seconds, pause] = process.argv.slice(2);
 const TTL = 30_000;
 const NAMES = 1024;
 const now = () => process.hrtime.bigint();
 const sleep = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 const connect = async () => {
-  const server = new Redis(Number(port));
-  await server.ping();
-  return server;
+  const servers = ports.split(",").map((port) => new Redis(Number(port)));
+  await Promise.all(servers.map((server) => server.ping()));
+  return servers;
 };
-const locks = (server) => {
-  const manager = new Redlock([server], {});
+const locks = (servers) => {
+  const manager = new Redlock(servers, {});
   manager.on("error", () => {}); // A refusal is tried again.
   return manager;
 };
 
 async function pairs() {
-  const server = await connect();
-  const manager = locks(server);
+  const servers = await connect();
+  const manager = locks(servers);
   const end = now() + BigInt(Math.round(Number(seconds) * 1e9));
   const mine = Math.max(1, Math.floor(NAMES / Number(clients)));
   let count = 0;
@@ -44,15 +45,15 @@ async function pairs() {
   };
   await Promise.all([...Array(Number(clients)).keys()].map(task));
   console.log(count);
-  server.disconnect();
+  servers.forEach((server) => server.disconnect());
 }
 
 async function turns() {
-  const servers = await Promise.all([...Array(Number(clients))].map(connect));
+  const connections = await Promise.all([...Array(Number(clients))].map(connect));
   const end = now() + BigInt(Math.round(Number(seconds) * 1e9));
   const lines = [];
-  const client = async (server, number) => {
-    const manager = locks(server);
+  const client = async (servers, number) => {
+    const manager = locks(servers);
     for (;;) {
       const asked = now();
       let held;
@@ -68,9 +69,9 @@ async function turns() {
       if (Number(pause) > 0) await sleep(Number(pause) * 1000);
     }
   };
-  await Promise.all(servers.map(client));
+  await Promise.all(connections.map(client));
   console.log(lines.join("\n"));
-  servers.forEach((server) => server.disconnect());
+  connections.flat().forEach((server) => server.disconnect());
 }
 
 await (what === "pairs" ? pairs() : turns());

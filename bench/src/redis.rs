@@ -11,7 +11,7 @@ mod crowd;
 mod handover;
 mod holding;
 mod pairs;
-mod peers;
+pub(crate) mod peers;
 pub(crate) mod raw;
 pub(crate) mod server;
 

@@ -1,27 +1,28 @@
 //! Redlock: ours beside the least that a quorum can be on the same driver, and beside other
 //! libraries, on the same five servers in the same run. Afterwards no key may be left.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use anyhow::Result;
 use leasehold::{Locks, Owner};
-use redis::Script;
-use redis::aio::MultiplexedConnection;
 use rslock::LockManager;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::Plan;
-use crate::redis::raw::connection;
 use crate::redis::server::Server;
 use crate::report::{Goal, Row, Table};
 use crate::stats::{Latencies, Sample, Start, latencies, median, record};
-use crate::zookeeper::python;
 
-const COLUMNS: &[&str] = &["pairs/s", "us/pair", "cpu us", "p50", "p99", "to loop"];
+use least::Loop;
+use nodes::Effort;
+use peers::{node_redlock, redlock_py};
+
+mod least;
+mod nodes;
+mod peers;
+
+const COLUMNS: &[&str] = &["pairs/s", "cpu us", "nodes us", "calls", "p50", "p99", "to loop"];
 const NODES: usize = 5;
 const MAJORITY: usize = NODES / 2 + 1;
 const NAMES: usize = 1024;
@@ -29,57 +30,6 @@ const TASKS: [usize; 2] = [1, 64];
 /// A repetition is cut in slices that go round all cases, so that noise hits them all.
 const SLICES: u32 = 4;
 const TTL: Duration = Duration::from_secs(30);
-
-/// The least: the lock on all nodes at once, and on as soon as a majority answered; no token,
-/// nothing undone.
-#[derive(Clone)]
-struct Loop {
-    nodes: Vec<MultiplexedConnection>,
-    give_back: Arc<Script>,
-}
-
-impl Loop {
-    async fn open(urls: &[String]) -> Result<Self> {
-        let mut nodes = Vec::new();
-        for url in urls {
-            nodes.push(connection(url).await?);
-        }
-        let give_back = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
-                         return redis.call('DEL', KEYS[1]) end return 0";
-        Ok(Self { nodes, give_back: Arc::new(Script::new(give_back)) })
-    }
-
-    async fn take(&self, key: &str, owner: &str) -> Result<()> {
-        let mut set = redis::cmd("SET");
-        set.arg(key).arg(owner).arg("NX").arg("PX").arg(TTL.as_millis() as u64);
-        let asking = self.nodes.iter().map(|node| {
-            let (mut node, set) = (node.clone(), &set);
-            async move { set.query_async::<Option<String>>(&mut node).await }
-        });
-        let mut asking: FuturesUnordered<_> = asking.collect();
-        let mut granted = 0;
-        while granted < MAJORITY {
-            let answer = asking.next().await.context("no majority")??;
-            granted += usize::from(answer.is_some());
-        }
-        Ok(())
-    }
-
-    async fn give_back(&self, key: &str, owner: &str) -> Result<()> {
-        let asking = self.nodes.iter().map(|node| {
-            let (mut node, mut call) = (node.clone(), self.give_back.prepare_invoke());
-            call.key(key).arg(owner);
-            async move { call.invoke_async::<usize>(&mut node).await }
-        });
-        let mut asking: FuturesUnordered<_> = asking.collect();
-        let mut released = 0;
-        while released < MAJORITY {
-            let answer = asking.next().await.with_context(|| format!("{key} is gone"))??;
-            released += answer;
-        }
-        Ok(())
-    }
-}
 
 #[derive(Clone)]
 enum Who {
@@ -100,54 +50,71 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
     let rslock = LockManager::new(urls.clone());
     let mut cases = Vec::new();
     for tasks in TASKS.into_iter().filter(|tasks| plan.wants(&name("redlock", *tasks))) {
-        let yardstick = cases.len();
-        let goal = vec![Goal::AtLeast("to loop", 0.9)];
-        cases.push((
-            name("quorum loop", tasks),
-            tasks,
-            Who::Loop(least.clone()),
-            yardstick,
-            vec![],
-        ));
-        cases.push((name("redlock", tasks), tasks, Who::Ours(ours.clone()), yardstick, goal));
-        cases.push((name("rslock", tasks), tasks, Who::Rslock(rslock.clone()), yardstick, vec![]));
+        cases.push((name("quorum loop", tasks), tasks, Who::Loop(least.clone())));
+        cases.push((name("redlock", tasks), tasks, Who::Ours(ours.clone())));
+        cases.push((name("rslock", tasks), tasks, Who::Rslock(rslock.clone())));
     }
     let mut repetitions = Vec::new();
     for _ in 0..plan.repetitions(5) {
-        let mut samples: Vec<_> = cases.iter().map(|_| Sample::empty()).collect();
+        let mut samples: Vec<_> =
+            cases.iter().map(|_| (Sample::empty(), Effort::default())).collect();
         for _ in 0..SLICES {
-            for ((_, tasks, who, ..), sample) in cases.iter().zip(&mut samples) {
+            for ((_, tasks, who), (sample, effort)) in cases.iter().zip(&mut samples) {
+                let before = runtime.block_on(Effort::of(&least.nodes))?;
                 sample.extend(&slice(&runtime, *tasks, who, plan.measure / SLICES)?)?;
+                effort.add_between(before, runtime.block_on(Effort::of(&least.nodes))?);
             }
         }
         repetitions.push(samples);
     }
     let mut rows = Vec::new();
-    for (index, (name, _, _, yardstick, goals)) in cases.into_iter().enumerate() {
-        let of = |figure: &dyn Fn(&[Sample]) -> f64| {
+    for (index, (name, _, who)) in cases.iter().enumerate() {
+        let of = |figure: &dyn Fn(&[(Sample, Effort)]) -> f64| {
             median(repetitions.iter().map(|samples| figure(samples)))
         };
+        let pairs = |samples: &[(Sample, Effort)]| samples[index].0.latencies.len() as f64;
+        let ours = matches!(who, Who::Ours(_));
+        // The loop comes first, for each number of tasks.
+        let yardstick = index - index % 3;
         let figures = vec![
-            of(&|samples| samples[index].per_second()),
-            of(&|samples| 1e6 / samples[index].per_second()),
-            of(&|samples| samples[index].cpu_each()),
-            of(&|samples| samples[index].quantile(0.5)),
-            of(&|samples| samples[index].quantile(0.99)),
-            of(&|samples| samples[index].per_second() / samples[yardstick].per_second()),
+            of(&|samples| samples[index].0.per_second()),
+            of(&|samples| samples[index].0.cpu_each()),
+            of(&|samples| samples[index].1.cpu / pairs(samples)),
+            match ours {
+                true => of(&|samples| samples[index].1.calls / NODES as f64 / pairs(samples)),
+                false => f64::NAN,
+            },
+            of(&|samples| samples[index].0.quantile(0.5)),
+            of(&|samples| samples[index].0.quantile(0.99)),
+            of(&|samples| samples[index].0.per_second() / samples[yardstick].0.per_second()),
         ];
-        rows.push(Row { case: name, figures, goals });
+        let goals = if ours { vec![Goal::AtLeast("to loop", 0.9)] } else { vec![] };
+        rows.push(Row { case: name.clone(), figures, goals });
     }
     let orphans = runtime.block_on(orphans(&least))?;
-    let mut notes = vec![
+    for (peer, tasks) in [("redlock-py", 1), ("node-redlock", 1), ("node-redlock", 64)] {
+        let yardstick = rows.iter().find(|row| row.case == self::name("quorum loop", tasks));
+        let Some(least) = yardstick.map(|row| row.figures[0]) else { continue };
+        let rate = match peer {
+            "redlock-py" => redlock_py(&hosts, plan.measure)?,
+            _ => node_redlock(&hosts, tasks, plan.measure)?,
+        };
+        let rate = rate.unwrap_or(f64::NAN);
+        let mut figures = vec![rate; 1];
+        figures.resize(COLUMNS.len() - 1, f64::NAN);
+        figures.push(rate / least);
+        rows.push(Row { case: self::name(peer, tasks), figures, goals: vec![] });
+    }
+    let notes = vec![
         "loop: SET NX PX on five nodes, on at a majority; compare and DEL by script, the same; \
          no token, nothing undone."
             .into(),
+        "cpu us: of this process; nodes us: of all five nodes; calls: at one node, for each pair."
+            .into(),
+        "redlock-py and node-redlock (no token) ran after the others; - where not installed."
+            .into(),
         format!("keys of ours that are left on five nodes after the run: {orphans} (must be 0)."),
     ];
-    notes.push(match redlock_py(&hosts, plan.measure)? {
-        Some(rate) => format!("redlock-py, 1 thread: {rate:.0} pairs/s."),
-        None => "redlock-py is not there: scripts/test installs it, below target/foreign.".into(),
-    });
     Ok(Table { group: "redlock pairs", columns: COLUMNS, rows, notes })
 }
 
@@ -219,19 +186,4 @@ async fn orphans(least: &Loop) -> Result<usize> {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-}
-
-/// redlock-py's pairs in a second, if it is installed.
-fn redlock_py(hosts: &[&str], measure: Duration) -> Result<Option<f64>> {
-    let Some(python) = python() else { return Ok(None) };
-    let script = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../crates/leasehold-testkit/foreign/redlock_pairs.py"
-    );
-    let mut command = Command::new(python);
-    command.arg(script).arg(measure.as_secs_f64().to_string()).args(hosts);
-    let output = command.output()?;
-    ensure!(output.status.success(), "redlock-py: {}", String::from_utf8_lossy(&output.stderr));
-    let count: f64 = String::from_utf8_lossy(&output.stdout).trim().parse()?;
-    Ok(Some(count / measure.as_secs_f64()))
 }

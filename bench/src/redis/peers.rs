@@ -84,12 +84,10 @@ impl Peer {
         pause: Duration,
     ) -> Result<Option<String>> {
         let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/peers");
-        // Where scripts/test and scripts/bench install them: beside the folder of this program.
-        let program = std::env::current_exe()?;
-        let foreign: PathBuf = program.ancestors().nth(2).context("a target")?.join("foreign");
-        let (python, node) = (foreign.join("bin/python"), foreign.join("node"));
+        let python = foreign()?.join("bin/python");
         let mut command = match self {
-            Self::NodeRedlock if node.join("node_modules").exists() => {
+            Self::NodeRedlock => {
+                let Some(node) = node_packages()? else { return Ok(None) };
                 let mut command = Command::new("node");
                 command.arg(format!("{scripts}/node_redlock.mjs")).env("NODE_PEERS", node);
                 command
@@ -108,6 +106,18 @@ impl Peer {
         ensure!(output.status.success(), "{}: {said}", self.name());
         Ok(Some(String::from_utf8(output.stdout)?))
     }
+}
+
+/// Where scripts/test and scripts/bench install them: beside the folder of this program.
+fn foreign() -> Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    Ok(program.ancestors().nth(2).context("a target")?.join("foreign"))
+}
+
+/// Where npm's packages are, if they are installed.
+pub(crate) fn node_packages() -> Result<Option<PathBuf>> {
+    let node = foreign()?.join("node");
+    Ok(node.join("node_modules").exists().then_some(node))
 }
 
 async fn rslock_pairs(server: &Server, tasks: usize, measure: Duration) -> Result<u64> {
