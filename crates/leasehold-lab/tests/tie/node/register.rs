@@ -122,20 +122,21 @@ impl Register {
         let token = self.node.token;
         let text = format!("{token} {micros} {owner} {holder}");
         let channel = holder.split(' ').next().unwrap_or_default().to_owned();
-        let until = self.kept_until(micros / 1000, ttl);
+        let until = self.kept_until(micros, ttl);
         self.record = Some(Record { text, channel, until });
     }
 
-    fn kept_until(&self, millis: u64, ttl: u64) -> u64 {
-        let ahead = (self.node.token as f64 / 1000.0 - millis as f64).max(0.0);
+    fn kept_until(&self, micros: u64, ttl: u64) -> u64 {
+        let (token, millis) = (self.node.token, micros / 1000);
+        let ahead = if token > micros { token as f64 / 1000.0 - millis as f64 } else { 0.0 };
         let keep = RETENTION.max(2 * ttl) as f64 + ahead;
         millis + format!("{keep:.0}").parse::<u64>().expect("it is a number")
     }
 
     /// The lease is renewed.
-    pub(super) fn extend(&mut self, millis: u64, ttl: u64) {
-        self.expires = millis + ttl;
-        let until = self.kept_until(millis, ttl);
+    pub(super) fn extend(&mut self, micros: u64, ttl: u64) {
+        self.expires = micros / 1000 + ttl;
+        let until = self.kept_until(micros, ttl);
         if let Some(record) = &mut self.record {
             record.until = until;
         }

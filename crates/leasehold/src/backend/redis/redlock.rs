@@ -38,6 +38,7 @@ use standing::{Standing, expected, list_hash};
 use survey::{Step, Survey};
 pub use verdict::{NodeVerdict, NodeVerdicts};
 
+mod asking;
 mod bids;
 mod claim;
 mod examine;
@@ -59,8 +60,9 @@ mod verdict;
 
 /// The most claims, renewals or releases of one call.
 const BATCH: usize = 256;
-/// How many calls of one kind are under way at once.
-const IN_FLIGHT: usize = 4;
+/// How many calls of one kind are under way at once. Few, so that claims travel together: all
+/// nodes pay for each call, and much less for one more claim in it.
+const IN_FLIGHT: usize = 2;
 /// Fewer nodes than this tolerate no failure.
 const FEWEST: usize = 3;
 /// More nodes than this are a mistake.

@@ -87,10 +87,15 @@ impl Call {
     pub(super) fn keys(&mut self, keys: &Keys, companions: &[Companion]) {
         self.request.word(&[keys.lock.as_bytes()]);
         for companion in companions {
-            self.key.clear();
-            keys.push_companion(&mut self.key, *companion);
-            self.request.word(&[self.key.as_bytes()]);
+            self.companion(keys, *companion);
         }
+    }
+
+    /// One companion of a lock.
+    pub(super) fn companion(&mut self, keys: &Keys, companion: Companion) {
+        self.key.clear();
+        keys.push_companion(&mut self.key, companion);
+        self.request.word(&[self.key.as_bytes()]);
     }
 
     /// An owner, as 32 digits.

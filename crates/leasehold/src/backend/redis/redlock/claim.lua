@@ -1,12 +1,5 @@
--- Takes each lock that is free, and stores the guess as its token if that is new; where a
--- claim asks to queue, notes who waits.
--- KEYS  marker; for each claim: lock, record, line
--- ARGV  how the marker begins, channel, holder; for each claim: owner of the attempt, ttl
---       in ms, 1 to queue or 0, guess or 0
--- Answers the marker if it is another. Otherwise for each claim: 1 granted, with the guess;
--- {1, last token, clock} granted without; {0, last token, clock, left in ms, what the lock
--- key holds, the record} held by another.
-local channel, holder = ARGV[2], ARGV[3]
+-- The claims that are not common.
+
 -- A guess further ahead than this comes from a clock that is wrong.
 local FURTHEST = 3600000000
 local OWNER = 32
@@ -18,7 +11,7 @@ local function take(lock, record, owner, ttl, guess)
   redis.call('SET', lock, owner, 'PX', ttl)
   guess = tonumber(guess)
   if guess > 0 and guess <= micros + FURTHEST
-    and keep(record, known, owner, guess, ttl, channel, holder) then
+    and keep(record, known, owner, guess, ttl, who) then
     return 1
   end
   return { 1, last_of(known), micros }
@@ -40,6 +33,7 @@ local function contend(lock, record, line, owner, ttl, queue, guess)
   if queue == '1' then
     local since = redis.call('HGET', line, 'w' .. client)
     since = since and string.match(since, '^%d+') or string.format('%.0f', millis)
+    local channel = string.match(who, '^%S+')
     redis.call('HSET', line, 'w' .. client, string.format('%s %.0f %s', since, millis, channel))
     keep_line(line, LINGER)
   end
@@ -49,10 +43,13 @@ local function contend(lock, record, line, owner, ttl, queue, guess)
   }
 end
 
-local answers = {}
-for i = 1, (#KEYS - 1) / 3 do
-  local lock, record, line = KEYS[3 * i - 1], KEYS[3 * i], KEYS[3 * i + 1]
-  local owner, ttl, queue, guess = ARGV[4 * i], ARGV[4 * i + 1], ARGV[4 * i + 2], ARGV[4 * i + 3]
+for _, i in ipairs(others) do
+  local record, lock, line = KEYS[i + 1], KEYS[count + 1 + i], KEYS[2 * count + 1 + i]
+  local owner, guess = ARGV[2 * i + 3], ARGV[2 * i + 4]
+  local ttl, queue = common or ARGV[2 * count + 2 * i + 3], ARGV[4]
+  if not common then
+    queue = ARGV[2 * count + 2 * i + 4]
+  end
   if redis.call('EXISTS', lock, line) == 0 then
     answers[i] = take(lock, record, owner, ttl, guess)
   else

@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::super::answer::encode_holder;
 use super::super::claim::millis;
 use super::super::keys::Companion::{Line, Record};
-use super::super::keys::Keys;
 use super::super::script::Call;
 use super::RedlockStore;
 use super::bids::Admission;
@@ -14,7 +13,7 @@ use super::node::Said;
 use super::poll::Poll;
 use super::script::{CLAIM, STORE};
 use super::tally::{Decision, Tally, count};
-use super::undo::Undecided;
+use super::undo::{Stray, Undecided};
 use super::verdict::{NodeVerdict, NodeVerdicts};
 use crate::backend::{Claim, Grant, Hold, Proof, Renewal, Verdict};
 use crate::clock::Moment;
@@ -37,8 +36,7 @@ pub(super) struct Candidate {
     /// Its place in the request.
     place: usize,
     pub(super) claim: Claim,
-    pub(super) keys: Keys,
-    pub(super) attempt: String,
+    stray: Arc<Stray>,
     guess: u64,
     tally: Tally,
     decision: Decision,
@@ -71,14 +69,15 @@ impl RedlockStore {
             }
             let mut paused = false;
             for (candidate, ended) in self.vote(candidates).await? {
-                let Candidate { place, claim, attempt, .. } = candidate;
+                let Candidate { place, claim, stray, .. } = candidate;
+                let attempt = &stray.attempt;
                 let again = match ended {
                     Ended::Won(grant) => {
                         verdicts[place] = Some(Verdict::Granted(grant));
                         continue;
                     }
                     Ended::NoMajority(said) => {
-                        self.bids.end(claim.owner, &attempt);
+                        self.bids.end(claim.owner, attempt);
                         failed = Some(said);
                         continue;
                     }
@@ -100,10 +99,10 @@ impl RedlockStore {
                 };
                 let Some((by, pause)) = again else { continue };
                 verdicts[place] = Some(if claim.queue {
-                    self.bids.wait(claim.owner, &attempt, self.clock.now() + pause);
+                    self.bids.wait(claim.owner, attempt, self.clock.now() + pause);
                     Verdict::Queued(by)
                 } else {
-                    self.bids.end(claim.owner, &attempt);
+                    self.bids.end(claim.owner, attempt);
                     Verdict::Held(by)
                 });
             }
@@ -146,11 +145,11 @@ impl RedlockStore {
                 verdicts[place] = Some(Verdict::Held(None));
                 continue;
             };
+            let stray = Stray { keys: self.keys(&claim.name), owner: claim.owner, attempt };
             candidates.push(Candidate {
                 place,
-                keys: self.keys(&claim.name),
                 claim,
-                attempt,
+                stray: Arc::new(stray),
                 guess: self.guess(),
                 tally: Tally::default(),
                 decision: Decision::Open,
@@ -184,7 +183,7 @@ impl RedlockStore {
             match heard {
                 Said::Answers(answers) if answers.len() == vote.candidates.len() => {
                     said[node] = Some(NodeVerdict::Granted);
-                    for (candidate, answer) in vote.candidates.iter_mut().zip(&answers) {
+                    for (candidate, answer) in vote.candidates.iter_mut().zip(answers.iter()) {
                         candidate.tally.hear(node, answer, candidate.guess)?;
                     }
                 }
@@ -230,12 +229,11 @@ impl RedlockStore {
         let mut call = Call::new(&STORE, 0, 1 + 2 * storing.len());
         call.arg(&self.marker);
         for candidate in &storing {
-            call.keys(&candidate.keys, &[Record]);
+            call.keys(&candidate.stray.keys, &[Record]);
         }
-        call.arg(self.expected()).arg(&self.channel);
-        call.arg(storing.first().map_or_else(String::new, |one| encode_holder(&one.claim.holder)));
+        call.arg(self.expected()).arg(self.who(storing.first().map(|one| &**one)));
         for candidate in &storing {
-            call.arg(&candidate.attempt).arg(candidate.token).arg(millis(candidate.claim.ttl));
+            call.arg(candidate.attempt()).arg(candidate.token).arg(millis(candidate.claim.ttl));
         }
         let limit = limit(storing.iter().map(|candidate| &candidate.claim), self.settings.timeout);
         // All of them: where the claim arrives late, the token comes right behind it.
@@ -244,7 +242,7 @@ impl RedlockStore {
             let Some((node, heard)) = poll.next().await else { break };
             match heard {
                 Said::Answers(answers) if answers.len() == storing.len() => {
-                    for (candidate, answer) in storing.iter_mut().zip(&answers) {
+                    for (candidate, answer) in storing.iter_mut().zip(answers.iter()) {
                         if *answer == redis::Value::Int(1) {
                             candidate.tally.stored |= 1 << node;
                         }
@@ -261,7 +259,6 @@ impl RedlockStore {
                 }
             }
         }
-        self.drain(poll);
         Ok(())
     }
 
@@ -276,7 +273,7 @@ impl RedlockStore {
         if candidate.decision == Decision::Won {
             let token = if candidate.token == 0 { candidate.guess } else { candidate.token };
             let token = Token::new(token);
-            if self.bids.grant(claim.owner, &candidate.attempt, token) {
+            if self.bids.grant(claim.owner, candidate.attempt(), token) {
                 let valid_for = Duration::from_millis(millis(claim.ttl));
                 return Ended::Won(Grant { token, proof: Proof { at, valid_for } });
             }
@@ -312,17 +309,38 @@ impl RedlockStore {
         let mut call = Call::new(&CLAIM, 0, 1 + 3 * candidates.len());
         call.arg(&self.marker);
         for candidate in candidates {
-            call.keys(&candidate.keys, &[Record, Line]);
+            call.companion(&candidate.stray.keys, Record);
         }
-        call.arg(self.expected()).arg(&self.channel);
-        // One client has one holder.
-        call.arg(
-            candidates.first().map_or_else(String::new, |one| encode_holder(&one.claim.holder)),
-        );
-        for Candidate { claim, attempt, guess, .. } in candidates {
-            call.arg(attempt).arg(millis(claim.ttl)).arg(u8::from(claim.queue)).arg(guess);
+        for candidate in candidates {
+            call.arg(&candidate.stray.keys.lock);
+        }
+        for candidate in candidates {
+            call.companion(&candidate.stray.keys, Line);
+        }
+        call.arg(self.expected()).arg(self.who(candidates.first()));
+        // Mostly they have these in common.
+        let terms = |candidate: &Candidate| (millis(candidate.claim.ttl), candidate.claim.queue);
+        let first = candidates.first().map(terms);
+        let common = first.filter(|first| candidates.iter().all(|one| terms(one) == *first));
+        match common {
+            Some((ttl, queue)) => call.arg(ttl).arg(u8::from(queue)),
+            None => call.arg("").arg(""),
+        };
+        for candidate in candidates {
+            call.arg(candidate.attempt()).arg(candidate.guess);
+        }
+        if common.is_none() {
+            for (ttl, queue) in candidates.iter().map(terms) {
+                call.arg(ttl).arg(u8::from(queue));
+            }
         }
         call
+    }
+
+    /// Where messages reach us, and who holds the locks: one client has one holder.
+    fn who(&self, first: Option<&Candidate>) -> String {
+        let holder = first.map_or_else(String::new, |one| encode_holder(&one.claim.holder));
+        format!("{} {holder}", self.channel)
     }
 
     /// When a waiter looks again by itself: soon after the lock may be free, and often enough
@@ -337,6 +355,15 @@ impl RedlockStore {
 }
 
 impl Candidate {
+    /// Under which owner it goes out.
+    pub(super) fn attempt(&self) -> &str {
+        &self.stray.attempt
+    }
+
+    pub(super) fn stray(&self) -> Arc<Stray> {
+        self.stray.clone()
+    }
+
     pub(super) fn won(&self) -> bool {
         self.decision == Decision::Won
     }

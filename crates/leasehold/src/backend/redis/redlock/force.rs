@@ -45,7 +45,7 @@ impl RedlockStore {
                     Said::Answers(token) => {
                         done += 1;
                         said[node] = Some(NodeVerdict::Granted);
-                        if let Some(token) = token.first() {
+                        if let Some(token) = token.get(0) {
                             held += 1;
                             ended = ended.max(Some(natural(token)?));
                         }

@@ -27,7 +27,7 @@ impl RedlockStore {
             }
             call.arg(self.expected());
             for hold in &holds {
-                call.arg(hold.owner.to_string()).arg(hold.token.get()).arg(millis(hold.ttl));
+                call.owner(hold.owner).arg(hold.token.get()).arg(millis(hold.ttl));
             }
             call
         };
@@ -56,12 +56,16 @@ impl RedlockStore {
         let call = || {
             let mut call = Call::new(&RELEASE, 0, 1 + 2 * holds.len());
             call.arg(&self.marker);
-            for hold in &holds {
-                call.keys(&self.keys(&hold.name), &[Line]);
+            let keys: Vec<_> = holds.iter().map(|hold| self.keys(&hold.name)).collect();
+            for keys in &keys {
+                call.arg(&keys.lock);
+            }
+            for keys in &keys {
+                call.companion(keys, Line);
             }
             call.arg(self.expected()).arg("1");
             for hold in &holds {
-                call.arg(hold.owner.to_string());
+                call.owner(hold.owner);
             }
             call
         };

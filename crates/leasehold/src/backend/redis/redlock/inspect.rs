@@ -46,7 +46,7 @@ impl RedlockStore {
             return Err(answers.no_majority());
         }
         let looks = names.iter().enumerate().map(|(item, name)| {
-            let seen = answers.given.iter().map(|answers| Seen::read(&answers[item]));
+            let seen = answers.given.iter().filter_map(|answers| answers.get(item)).map(Seen::read);
             Ok(self.sum_up(name.clone(), seen.collect::<Result<Vec<_>>>()?))
         });
         looks.collect()

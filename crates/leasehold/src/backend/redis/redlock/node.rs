@@ -12,6 +12,7 @@ use super::super::script::Call;
 use super::super::server::{Role, Server};
 use super::super::url::{Host, Settings};
 use super::super::waiters::Waiters;
+use super::asking::Unanswered;
 use super::standing::Standing;
 use crate::clock::Clock;
 use crate::error::Result;
@@ -23,6 +24,8 @@ pub(super) struct Node {
     pub(super) server: Arc<Server>,
     /// Its messages: whom to wake, who lost a lease by force.
     pub(super) ears: Arc<Waiters>,
+    /// What nobody waits for any more.
+    pub(super) unanswered: Unanswered,
     /// Counts its connections.
     connections: AtomicU64,
 }
@@ -31,11 +34,40 @@ pub(super) struct Node {
 #[derive(Debug)]
 pub(super) enum Said {
     /// It did it: an answer for each item.
-    Answers(Vec<Value>),
+    Answers(Given),
     /// It does not vote with this client: what it is instead.
     NoVote(Standing),
     /// Nothing, or nothing of use.
     Failed(Failure),
+}
+
+/// A node's answers to the items of a call.
+#[derive(Debug)]
+pub(super) enum Given {
+    /// Yes to each of so many.
+    Yes(usize),
+    Each(Vec<Value>),
+}
+
+impl Given {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Yes(count) => *count,
+            Self::Each(answers) => answers.len(),
+        }
+    }
+
+    pub(super) fn get(&self, item: usize) -> Option<&Value> {
+        static YES: Value = Value::Int(1);
+        match self {
+            Self::Yes(count) => (item < *count).then_some(&YES),
+            Self::Each(answers) => answers.get(item),
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Value> {
+        (0..self.len()).filter_map(|item| self.get(item))
+    }
 }
 
 impl Node {
@@ -49,8 +81,9 @@ impl Node {
         let ears = Waiters::new(clock.clone());
         let connector = Connector::new(settings, clock, &ears)?;
         let role = Role::Everything { channel: channel.to_owned() };
-        let connections = AtomicU64::new(0);
-        Ok(Arc::new(Self { index, server: connector.server(host, role)?, ears, connections }))
+        let (unanswered, connections) = (Unanswered::default(), AtomicU64::new(0));
+        let server = connector.server(host, role)?;
+        Ok(Arc::new(Self { index, server, ears, unanswered, connections }))
     }
 
     /// It has another connection than before.
@@ -70,7 +103,8 @@ impl Node {
     /// Calls a script that votes.
     pub(super) async fn ask(&self, call: &Call) -> Said {
         match self.server.call(call).await {
-            Ok(Value::Array(answers)) => Said::Answers(answers),
+            Ok(Value::Array(answers)) => Said::Answers(Given::Each(answers)),
+            Ok(Value::Int(count)) => Said::Answers(Given::Yes(usize::try_from(count).unwrap_or(0))),
             Ok(other) => Said::NoVote(text(&other).map_or(Standing::Unknown, Standing::parse)),
             Err(failure) => Said::Failed(failure),
         }

@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::super::script::Call;
 use super::RedlockStore;
-use super::node::Said;
+use super::node::{Given, Said};
 use super::poll::Poll;
 use super::verdict::{NodeVerdict, NodeVerdicts};
 use crate::error::Error;
@@ -18,7 +18,7 @@ const EPOCHS: usize = 3;
 /// What the nodes answered to a call.
 pub(super) struct Answers {
     /// For each node that did what was asked: an answer for each item.
-    pub(super) given: Vec<Vec<Value>>,
+    pub(super) given: Vec<Given>,
     said: Vec<Option<NodeVerdict>>,
     names: Vec<String>,
 }
@@ -63,11 +63,9 @@ impl RedlockStore {
                     heard => stale |= self.note(node, &heard, &mut answers.said),
                 }
                 if decided(&answers, poll.pending()) {
-                    self.drain(poll);
                     return answers;
                 }
             }
-            self.drain(poll);
             if !stale || round == EPOCHS {
                 break;
             }

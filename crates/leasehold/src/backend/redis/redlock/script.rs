@@ -6,13 +6,13 @@ use super::super::script::{Script, scripts};
 
 scripts! {
     /// Takes locks.
-    CLAIM = "member.lua" "../clock.lua" "token.lua" "line.lua" "claim.lua";
+    CLAIM = "claim_common.lua" "heed.lua" "token.lua" "line.lua" "claim.lua";
     /// Stores tokens.
-    STORE = "member.lua" "../clock.lua" "token.lua" "store.lua";
+    STORE = "member.lua" "heed.lua" "../clock.lua" "token.lua" "store.lua";
     /// Extends leases.
-    RENEW = "member.lua" "../clock.lua" "token.lua" "renew.lua";
+    RENEW = "member.lua" "heed.lua" "../clock.lua" "token.lua" "renew.lua";
     /// Gives locks back.
-    RELEASE = "member.lua" "line.lua" "release.lua";
+    RELEASE = "release_common.lua" "line.lua" "release.lua";
     /// Gives up what an owner has, and bars it.
     WITHDRAW = "member.lua" "line.lua" "withdraw.lua";
     /// Takes a lock away from its holder.

@@ -14,19 +14,18 @@ end
 
 local function lifetime(token, ttl)
   local keep = math.max(RETENTION, 2 * ttl)
-  local ahead = token / 1000 - millis
-  if ahead > 0 then
-    keep = keep + ahead
+  if token > micros then
+    keep = keep + token / 1000 - millis
   end
   return string.format('%.0f', keep)
 end
 
 -- Keeps a token if it is new. The same one of the same owner again is a resend.
-local function keep(record, known, owner, token, ttl, channel, holder)
+local function keep(record, known, owner, token, ttl, who)
   local last = last_of(known)
   if token > last and token <= MOST then
     heed(ttl, token)
-    local text = string.format('%.0f %.0f %s %s %s', token, micros, owner, channel, holder)
+    local text = string.format('%.0f %.0f %s %s', token, micros, owner, who)
     redis.call('SET', record, text, 'PX', lifetime(token, ttl))
     return true
   end

@@ -16,15 +16,12 @@ use super::poll::Poll;
 use super::script::RELEASE;
 use crate::owner::Owner;
 
-/// How long answers that come after the vote are waited for.
-const LATEST: Duration = Duration::from_secs(30);
-
-/// An attempt that does not count.
-#[derive(Clone)]
-struct Stray {
-    keys: Keys,
-    owner: Owner,
-    attempt: String,
+/// An attempt that may not count, and what it may have taken.
+pub(super) struct Stray {
+    pub(super) keys: Keys,
+    pub(super) owner: Owner,
+    /// Under which owner it goes out.
+    pub(super) attempt: String,
 }
 
 /// A vote under way. Dropped before it is decided, it takes back what it may have got.
@@ -51,24 +48,25 @@ impl<'a> Undecided<'a> {
         poll: Poll,
         judge: impl Fn(&mut Candidate) -> E,
     ) -> Vec<(Candidate, E)> {
-        let all: Vec<Stray> = match poll.pending() {
+        let pending = poll.pending();
+        let all: Vec<_> = match pending {
             0 => Vec::new(),
-            _ => self.candidates.iter().map(Stray::of).collect(),
+            _ => self.candidates.iter().map(Candidate::stray).collect(),
         };
         let mut lost = Vec::new();
         let mut ended = Vec::with_capacity(self.candidates.len());
         for mut candidate in std::mem::take(&mut self.candidates) {
             let judged = judge(&mut candidate);
-            let counts =
-                candidate.won() && self.store.bids.lives(candidate.claim.owner, &candidate.attempt);
-            if !counts && (candidate.got_any() || poll.pending() > 0) {
-                lost.push(Stray::of(&candidate));
+            let counts = candidate.won()
+                && self.store.bids.lives(candidate.claim.owner, candidate.attempt());
+            if !counts && (candidate.got_any() || pending > 0) {
+                lost.push(candidate.stray());
             }
             ended.push((candidate, judged));
         }
         take_back(self.store, lost);
         if !all.is_empty() {
-            late(self.store, poll, all, self.connections.clone());
+            look_after(self.store, poll, all, self.connections.clone());
         }
         ended
     }
@@ -76,34 +74,19 @@ impl<'a> Undecided<'a> {
 
 impl Drop for Undecided<'_> {
     fn drop(&mut self) {
-        take_back(self.store, self.candidates.iter().map(Stray::of).collect());
-    }
-}
-
-impl Stray {
-    fn of(candidate: &Candidate) -> Self {
-        let Candidate { keys, claim, attempt, .. } = candidate;
-        Self { keys: keys.clone(), owner: claim.owner, attempt: attempt.clone() }
+        take_back(self.store, self.candidates.iter().map(Candidate::stray).collect());
     }
 }
 
 impl RedlockStore {
-    /// Waits for answers that nobody needs: a request that is dropped makes its connection
-    /// suspect.
-    pub(super) fn drain(&self, mut poll: Poll) {
-        if poll.pending() == 0 {
-            return;
-        }
-        let Ok(runtime) = Handle::try_current() else { return };
-        poll.extend(LATEST);
-        runtime.spawn(async move { while poll.next().await.is_some() {} });
-    }
-
-    fn releasing(&self, strays: &[Stray]) -> Call {
+    fn releasing(&self, strays: &[Arc<Stray>]) -> Call {
         let mut call = Call::new(&RELEASE, 0, 1 + 2 * strays.len());
         call.arg(&self.marker);
         for stray in strays {
-            call.keys(&stray.keys, &[Line]);
+            call.arg(&stray.keys.lock);
+        }
+        for stray in strays {
+            call.companion(&stray.keys, Line);
         }
         // Those who wait for it try again by themselves: nobody held it.
         call.arg(self.expected()).arg("0");
@@ -115,44 +98,45 @@ impl RedlockStore {
 }
 
 /// In the background, at all nodes. On each connection it comes after the claim.
-fn take_back(store: &Arc<RedlockStore>, strays: Vec<Stray>) {
-    let Ok(runtime) = Handle::try_current() else { return };
-    if strays.is_empty() {
+fn take_back(store: &Arc<RedlockStore>, strays: Vec<Arc<Stray>>) {
+    // Without a runtime there is nobody to send it.
+    if strays.is_empty() || Handle::try_current().is_err() {
         return;
     }
-    let mut poll = Poll::new(&store.nodes, store.releasing(&strays), LATEST);
-    runtime.spawn(async move { while poll.next().await.is_some() {} });
+    drop(Poll::new(&store.nodes, store.releasing(&strays), store.settings.timeout));
 }
 
 /// Nodes that grant a claim after its vote: fine if the lease lives. What gave it back since
 /// then came behind the claim, unless it took another connection: then it is taken back again.
-fn late(store: &Arc<RedlockStore>, mut poll: Poll, strays: Vec<Stray>, connections: Arc<[u64]>) {
-    let Ok(runtime) = Handle::try_current() else { return };
+fn look_after(
+    store: &Arc<RedlockStore>,
+    poll: Poll,
+    strays: Vec<Arc<Stray>>,
+    connections: Arc<[u64]>,
+) {
     let store = Arc::downgrade(store);
-    poll.extend(LATEST);
-    runtime.spawn(async move {
-        while let Some((node, said)) = poll.next().await {
-            let Some(store) = store.upgrade() else { return };
-            let Said::Answers(answers) = said else {
-                let mut nobody = vec![None; store.nodes.len()];
-                store.note(node, &said, &mut nobody);
-                continue;
-            };
-            if store.nodes[node].connection() == connections[node] {
-                continue;
-            }
-            let granted = strays.iter().zip(&answers).filter(|(stray, answer)| {
-                let granted = match answer {
-                    Value::Int(1) => true,
-                    Value::Array(parts) => parts.first() == Some(&Value::Int(1)),
-                    _ => false,
-                };
-                granted && !store.bids.lives(stray.owner, &stray.attempt)
-            });
-            let granted: Vec<_> = granted.map(|(stray, _)| stray.clone()).collect();
-            if !granted.is_empty() {
-                store.nodes[node].ask(&store.releasing(&granted)).await;
-            }
+    poll.hand_over(Box::new(move |node, said| {
+        let Some(store) = store.upgrade() else { return };
+        let Said::Answers(answers) = said else {
+            let mut nobody = vec![None; store.nodes.len()];
+            store.note(node, &said, &mut nobody);
+            return;
+        };
+        if store.nodes[node].connection() == connections[node] {
+            return;
         }
-    });
+        let granted = strays.iter().zip(answers.iter()).filter(|(stray, answer)| {
+            let granted = match answer {
+                Value::Int(1) => true,
+                Value::Array(parts) => parts.first() == Some(&Value::Int(1)),
+                _ => false,
+            };
+            granted && !store.bids.lives(stray.owner, &stray.attempt)
+        });
+        let granted: Vec<_> = granted.map(|(stray, _)| stray.clone()).collect();
+        if !granted.is_empty() && Handle::try_current().is_ok() {
+            let node = std::slice::from_ref(&store.nodes[node]);
+            drop(Poll::new(node, store.releasing(&granted), store.settings.timeout));
+        }
+    }));
 }
