@@ -110,6 +110,11 @@ fn redlock_survives_paused_holders() {
 }
 
 #[test]
+fn redlock_survives_clients_that_are_cut_off() {
+    passes("redlock", Fault::Partition);
+}
+
+#[test]
 fn redlock_survives_the_restart_of_a_minority() {
     passes("redlock", Fault::Restart);
 }
