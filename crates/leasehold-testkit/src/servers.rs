@@ -10,7 +10,7 @@ pub use objects::Objects;
 pub use pgbouncer::PgBouncer;
 pub use postgres::Postgres;
 pub use process::Process;
-pub use redis::{Redis, RedisCluster, RedisSentinel, Redlock};
+pub use redis::{Authority, Redis, RedisCluster, RedisSentinel, Redlock};
 pub use zookeeper::Zookeeper;
 
 pub mod etcd;

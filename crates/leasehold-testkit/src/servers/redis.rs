@@ -8,10 +8,12 @@ use tempfile::TempDir;
 
 use super::{ATTEMPTS, Process, free_port, loopback};
 
+pub use authority::Authority;
 pub use cluster::RedisCluster;
 pub use redlock::Redlock;
 pub use sentinel::RedisSentinel;
 
+mod authority;
 mod cluster;
 mod redlock;
 mod sentinel;

@@ -8,3 +8,4 @@ mod failing;
 mod forgetting;
 mod lists;
 mod scene;
+mod tls;
