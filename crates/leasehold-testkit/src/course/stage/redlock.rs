@@ -29,7 +29,7 @@ impl Store for Redlock {
     fn does_not_apply(&self, fault: Fault) -> Option<&'static str> {
         match fault {
             Fault::Disk => Some("nodes run in memory, and say so when they cannot write"),
-            Fault::Leader => Some("there is none; restart strikes a minority"),
+            Fault::Leader | Fault::Stopped => Some("there is none; restart strikes a minority"),
             _ => None,
         }
     }
