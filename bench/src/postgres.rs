@@ -15,6 +15,7 @@ use crate::stats::{Latencies, Sample, Start, latencies, median};
 mod advisory;
 mod contended;
 mod pgbench;
+mod pinned;
 mod rows;
 
 const TASKS: usize = 64;
@@ -38,6 +39,7 @@ const RAW_CONNECTIONS: &str = "raw rows, 64 connections";
 
 pub(crate) fn run(plan: &Plan) -> Result<Table> {
     let server = Postgres::start(&[])?;
+    pinned::pin(&server)?;
     let runtime = Arc::new(Builder::new_multi_thread().worker_threads(2).enable_all().build()?);
     let mut cases = cases(&server, &runtime)?;
     // What others are compared with always runs.
@@ -58,6 +60,8 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
         "to raw: pairs/s by those of the minimal loop of the same kind, medians of ratios.".into(),
         "raw advisory has no token. raw rows: 64 claims in a statement, fsync on.".into(),
         "to conns: by those of 64 clients with a connection each.".into(),
+        "1 task counts only when server and client are pinned:".into(),
+        "BENCH_SERVER_CPU=0 taskset -c 1 scripts/bench postgres --only '1 task'.".into(),
     ];
     notes.push(pgbench::note(&server, plan.measure)?);
     Ok(Table { group: "postgres", columns: COLUMNS, rows, notes })
