@@ -82,6 +82,68 @@ async fn a_schema_of_another_version_is_not_touched() {
     assert!(error.to_string().contains("99"), "{error}");
 }
 
+/// What programs installed before functions told their revision.
+const REVISION_1: &str = include_str!("older/revision_1.sql");
+
+fn installed(server: &Postgres) -> String {
+    server.psql("select leasehold.revision()").unwrap()
+}
+
+#[tokio::test]
+async fn functions_of_an_older_revision_are_brought_up_to_date() {
+    for mode in ["lease", "session"] {
+        let server = Postgres::start(&[]).unwrap();
+        server.psql(REVISION_1).unwrap();
+        // A sequence and a row that are ahead of every clock.
+        let ahead = 4_400_000_000_000_000_u64;
+        server.psql(&format!("select setval('leasehold.tokens', {ahead})")).unwrap();
+        let row = "insert into leasehold.locks (name, token, proved, term, expires, since)";
+        server.psql(&format!("{row} values ('a', {ahead}, 0, 0, now(), now())")).unwrap();
+        let first = connect(&server, mode).await;
+        let newest = installed(&server);
+        assert_ne!(newest, "1");
+        let lease = first.lock("a").acquire().await.unwrap();
+        assert!(lease.token().get() > ahead, "{mode}: {:?}", lease.token());
+        let before = lease.token();
+        // While it is held, an older program's schema comes back, and the next client with it.
+        server.psql("drop function leasehold.revision()").unwrap();
+        server.psql(REVISION_1).unwrap();
+        let second = connect(&server, mode).await;
+        assert_eq!(installed(&server), newest);
+        assert!(second.lock("a").try_acquire().await.unwrap().is_none(), "{mode}");
+        lease.renew().await.unwrap();
+        lease.release().await.unwrap();
+        let after = second.lock("a").acquire().await.unwrap();
+        assert!(after.token() > before, "{mode}: {:?} after {before:?}", after.token());
+        after.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn functions_of_a_newer_revision_are_left_alone() {
+    let server = Postgres::start(&[]).unwrap();
+    drop(connect(&server, "lease").await);
+    let newer = "create or replace function leasehold.revision() returns integer \
+                 language sql immutable as 'select 99'";
+    server.psql(newer).unwrap();
+    let locks = connect(&server, "lease").await;
+    assert_eq!(installed(&server), "99");
+    locks.lock("a").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_role_that_may_not_bring_them_up_to_date_says_so() {
+    let server = Postgres::start(&[]).unwrap();
+    server.psql("create role worker login").unwrap();
+    server.psql(REVISION_1).unwrap();
+    server.psql("grant usage on schema leasehold to worker").unwrap();
+    server.psql("grant select on all tables in schema leasehold to worker").unwrap();
+    let url = format!("postgres://worker@127.0.0.1:{}/postgres", server.port());
+    let error = leasehold::connect(&url).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Refused, "{error}");
+    assert!(error.to_string().contains("leasehold schema"), "{error}");
+}
+
 #[tokio::test]
 async fn doctor_tells_what_is_unsafe() {
     let safe = Postgres::start(&[]).unwrap();

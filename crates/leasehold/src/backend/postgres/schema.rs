@@ -1,6 +1,10 @@
-//! The tables: created when they are first needed, or by hand.
+//! The tables and functions: created when they are first needed, or by hand.
+//!
+//! The *version* is that of the tables and of what the functions take and give: all programs
+//! on one database have the same. The *revision* is that of what the functions do inside; a
+//! program brings an older one up to date, and gets on with a newer one.
 
-use tokio_postgres::error::SqlState;
+use tokio_postgres::types::FromSql;
 
 use super::error::explain;
 use super::wire::Session;
@@ -9,17 +13,55 @@ use crate::error::{Error, ErrorKind, Result};
 /// The version of [`SCHEMA`].
 pub(super) const VERSION: i32 = 1;
 
+/// The revision of its functions, as `leasehold.revision()` tells it: to be raised with every
+/// change of `functions.sql`.
+const REVISION: i32 = 2;
+
+/// What was installed before functions told their revision.
+const UNTOLD: i32 = 1;
+
+const FUNCTIONS: &str = include_str!("schema/functions.sql");
+
 /// What has to be there, as SQL that can be run by hand. Running it again changes nothing.
 pub const SCHEMA: &str =
     concat!(include_str!("schema/tables.sql"), "\n", include_str!("schema/functions.sql"));
 
-/// Two clients that come first at once must not create it twice.
-const ALONE: &str = "select pg_advisory_xact_lock(hashtextextended('leasehold.schema', 0));\n";
+/// Two clients that come first at once must not create it twice, and an older one must not
+/// replace what a newer one just brought. (None waits for ever: there may be a transaction in
+/// the way that nobody ends.)
+const ALONE: &str = "begin; set local lock_timeout = '10s'; \
+     select pg_advisory_xact_lock(hashtextextended('leasehold.schema', 0))";
 
-/// Makes sure that the tables are there, of this version.
+/// Makes sure that the tables are there, of this version, and the functions of this revision.
 pub(super) async fn ensure(session: &Session) -> Result<()> {
+    if missing(session).await?.is_none() {
+        return Ok(());
+    }
+    let made = async {
+        run(session, ALONE).await?;
+        // Perhaps another was here meanwhile.
+        if let Some(missing) = missing(session).await? {
+            run(session, missing).await?;
+        }
+        run(session, "commit").await
+    };
+    let made = made.await;
+    if made.is_err() {
+        let _ = session.client.batch_execute("rollback").await;
+    }
+    made
+}
+
+async fn run(session: &Session, sql: &str) -> Result<()> {
+    let ran = session.client.batch_execute(sql).await;
+    ran.map_err(|error| explain(error, &session.place))
+}
+
+/// What has to be run, if anything.
+async fn missing(session: &Session) -> Result<Option<&'static str>> {
     match version(session).await? {
-        Some(VERSION) => Ok(()),
+        None => Ok(Some(SCHEMA)),
+        Some(VERSION) => Ok((revision(session).await? < REVISION).then_some(FUNCTIONS)),
         Some(other) => {
             let message = format!(
                 "the tables in schema leasehold at {} are of version {other}, this program knows \
@@ -28,29 +70,33 @@ pub(super) async fn ensure(session: &Session) -> Result<()> {
             );
             Err(Error::new(ErrorKind::Unusable, message))
         }
-        None => {
-            let create = format!("begin;\n{ALONE}{SCHEMA}\ncommit;");
-            let created = session.client.batch_execute(&create).await;
-            if created.is_err() {
-                let _ = session.client.batch_execute("rollback").await;
-            }
-            created.map_err(|error| explain(error, &session.place))
-        }
     }
 }
 
-/// `None` if they are not there, or not all of them.
+/// `None` if the tables are not there, or not all of them.
 pub(super) async fn version(session: &Session) -> Result<Option<i32>> {
-    let asked = session.client.query_typed("select version from leasehold.meta", &[]).await;
-    match asked {
-        Ok(rows) => Ok(rows.first().map(|row| row.get(0))),
-        Err(error) => match error.code() {
-            Some(code)
-                if *code == SqlState::UNDEFINED_TABLE || *code == SqlState::INVALID_SCHEMA_NAME =>
-            {
-                Ok(None)
-            }
-            _ => Err(explain(error, &session.place)),
-        },
+    let there = "select to_regclass('leasehold.meta') is not null";
+    if !ask(session, there).await?.unwrap_or(false) {
+        return Ok(None);
     }
+    ask(session, "select version from leasehold.meta").await
+}
+
+/// Of the functions that are installed.
+async fn revision(session: &Session) -> Result<i32> {
+    let told = "select to_regprocedure('leasehold.revision()') is not null";
+    if !ask(session, told).await?.unwrap_or(false) {
+        return Ok(UNTOLD);
+    }
+    Ok(ask(session, "select leasehold.revision()").await?.unwrap_or(UNTOLD))
+}
+
+/// The one value that this asks for, if there is one.
+async fn ask<T>(session: &Session, sql: &str) -> Result<Option<T>>
+where
+    T: for<'a> FromSql<'a>,
+{
+    let asked = session.client.query_typed(sql, &[]).await;
+    let rows = asked.map_err(|error| explain(error, &session.place))?;
+    Ok(rows.first().and_then(|row| row.get(0)))
 }

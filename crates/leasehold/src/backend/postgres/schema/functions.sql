@@ -9,7 +9,7 @@ begin
 end
 $$;
 
--- Lets the first live waiter in if the lock is free or lapsed. The caller has locked the here.
+-- Lets the first live waiter in if the lock is free or lapsed. The caller has locked its row.
 -- Whether it granted anything: that must not be lost in a crash.
 create or replace function leasehold.serve(lock_name text) returns boolean
 language plpgsql as $$
@@ -442,5 +442,9 @@ begin
     perform setval('leasehold.tokens', case when low > last then low else last + 100000000 end);
 end
 $$;
+
+-- Which of their revisions these functions are.
+create or replace function leasehold.revision() returns integer
+language sql immutable as $$ select 2 $$;
 
 insert into leasehold.meta (version) values (1) on conflict do nothing;
