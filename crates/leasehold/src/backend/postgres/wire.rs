@@ -130,27 +130,45 @@ impl Session {
         verb: &Verb,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>> {
-        let asked = match self.by_name {
-            true => {
-                let prepare = || self.client.prepare_typed(verb.sql, verb.types);
-                match self.prepared[verb.number].get_or_try_init(prepare).await {
-                    Ok(statement) => self.client.query(statement, parameters).await,
-                    Err(error) => Err(error),
-                }
-            }
-            // A pooler in front: a name would be another session's tomorrow.
-            false => {
-                let typed: Vec<_> =
-                    parameters.iter().copied().zip(verb.types.iter().cloned()).collect();
-                self.client.query_typed(verb.sql, &typed).await
-            }
+        let asked = match self.statement(verb) {
+            Some(statement) => self.client.query(statement, parameters).await,
+            // What happens once must not make the future larger that each request moves.
+            None => Box::pin(self.rows_unprepared(verb, parameters)).await,
         };
         asked.map_err(|error| explain(error, &self.place))
     }
 
     /// Asks for one row.
     pub(super) async fn row(&self, verb: &Verb, parameters: &[&(dyn ToSql + Sync)]) -> Result<Row> {
-        self.rows(verb, parameters).await?.pop().ok_or_else(odd_answer)
+        let asked = match self.statement(verb) {
+            Some(statement) => self.client.query_opt(statement, parameters).await,
+            None => {
+                let asked = Box::pin(self.rows_unprepared(verb, parameters)).await;
+                asked.map(|mut rows| rows.pop())
+            }
+        };
+        asked.map_err(|error| explain(error, &self.place))?.ok_or_else(odd_answer)
+    }
+
+    /// What was prepared for this request.
+    fn statement(&self, verb: &Verb) -> Option<&Statement> {
+        if self.by_name { self.prepared[verb.number].get() } else { None }
+    }
+
+    /// Asks for rows by a statement that is not prepared yet, or must not be.
+    async fn rows_unprepared(
+        &self,
+        verb: &Verb,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        if self.by_name {
+            let prepare = || self.client.prepare_typed(verb.sql, verb.types);
+            let statement = self.prepared[verb.number].get_or_try_init(prepare).await?;
+            return self.client.query(statement, parameters).await;
+        }
+        // A pooler in front: a name would be another session's tomorrow.
+        let typed: Vec<_> = parameters.iter().copied().zip(verb.types.iter().cloned()).collect();
+        self.client.query_typed(verb.sql, &typed).await
     }
 }
 
@@ -223,9 +241,13 @@ impl Wire {
 
     /// The open session, or a new one. An error means that nothing was asked.
     pub(super) async fn session(&self) -> Result<Arc<Session>> {
-        if let Some(session) = self.present() {
-            return Ok(session);
+        match self.present() {
+            Some(session) => Ok(session),
+            None => Box::pin(self.connect()).await,
         }
+    }
+
+    async fn connect(&self) -> Result<Arc<Session>> {
         let _alone = self.connecting.lock().await;
         if let Some(session) = self.present() {
             return Ok(session);
