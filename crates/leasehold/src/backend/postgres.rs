@@ -19,6 +19,7 @@ use crate::name::Name;
 mod error;
 mod examine;
 mod lease;
+mod owners;
 mod pooler;
 mod schema;
 mod session;

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::lifeline::Lifeline;
-use self::table::Table;
+use self::table::{Since, Table};
 use super::url::Settings;
 use super::wire::{Session, Wire};
 use super::{STORE, examine, only, pooler, reply, schema};
@@ -27,6 +27,7 @@ use crate::loss::Forced;
 use crate::name::Name;
 use crate::token::Token;
 
+mod asking;
 mod claim;
 mod force;
 mod hold;
@@ -100,18 +101,34 @@ impl SessionStore {
         Ok(store)
     }
 
-    /// The session that many locks share, or a new one.
-    async fn shared(self: &Arc<Self>) -> Result<Arc<Lifeline>> {
-        let present = || self.shared.lock().as_ref().filter(|line| line.is_open()).cloned();
-        if let Some(line) = present() {
-            return Ok(line);
+    /// The session that many locks share, or a new one, ready for this TTL.
+    async fn shared(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Lifeline>> {
+        match self.present().filter(|line| line.carries(ttl)) {
+            Some(line) => Ok(line),
+            None => Box::pin(self.make_shared(ttl)).await,
         }
-        let _alone = self.connecting.lock().await;
-        if let Some(line) = present() {
-            return Ok(line);
-        }
-        let line = self.new_line().await?;
-        *self.shared.lock() = Some(line.clone());
+    }
+
+    fn present(&self) -> Option<Arc<Lifeline>> {
+        self.shared.lock().as_ref().filter(|line| line.is_open()).cloned()
+    }
+
+    async fn make_shared(self: &Arc<Self>, ttl: Duration) -> Result<Arc<Lifeline>> {
+        let line = match self.present() {
+            Some(line) => line,
+            None => {
+                let _alone = self.connecting.lock().await;
+                match self.present() {
+                    Some(line) => line,
+                    None => {
+                        let line = self.new_line().await?;
+                        *self.shared.lock() = Some(line.clone());
+                        line
+                    }
+                }
+            }
+        };
+        line.carry(ttl).await?;
         Ok(line)
     }
 
@@ -119,6 +136,11 @@ impl SessionStore {
     async fn new_line(self: &Arc<Self>) -> Result<Arc<Lifeline>> {
         let session = Session::connect(&self.settings, &self.settings.config, None, false).await?;
         Ok(self.watched(Lifeline::on(session, self.clock.clone()).await?))
+    }
+
+    /// Since when something is held that is got now.
+    fn since(&self) -> Since {
+        Since { wall: self.clock.wall(), moment: self.clock.now() }
     }
 
     fn watched(self: &Arc<Self>, line: Arc<Lifeline>) -> Arc<Lifeline> {
@@ -163,7 +185,7 @@ impl Backend for SessionStore {
 
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
         let lock = only(&claims, |claim| &claim.name);
-        reply(Operation::Acquire, lock, async move { self.claim(claims).await })
+        reply(Operation::Acquire, lock, self.claim(claims))
     }
 
     fn wait(self: Arc<Self>, claim: Claim) -> Reply<Turn> {
@@ -190,7 +212,7 @@ impl Backend for SessionStore {
 
     fn release(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Release>> {
         let lock = only(&holds, |hold| &hold.name);
-        reply(Operation::Release, lock, async move { self.release_holds(&holds).await })
+        reply(Operation::Release, lock, self.release_holds(holds))
     }
 
     fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {

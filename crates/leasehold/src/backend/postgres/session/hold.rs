@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::claim::unlock_surely;
-use super::insist::insist;
-use super::key::Key;
+use super::insist::{Insist, insist};
+use super::key::{Key, shown};
 use super::lifeline::Lifeline;
 use super::table::Held;
 use super::{SessionStore, verbs};
@@ -19,14 +19,11 @@ impl SessionStore {
     pub(super) async fn renew_holds(self: &Arc<Self>, holds: &[Hold]) -> Result<Vec<Renewal>> {
         let found: Vec<Option<Held>> = {
             let table = self.table.lock();
-            let find = |hold: &Hold| {
-                let held = table.held.get(&hold.owner)?;
-                (held.token == hold.token && held.claim.name == hold.name).then(|| held.clone())
-            };
-            holds.iter().map(find).collect()
+            holds.iter().map(|hold| table.find(hold).cloned()).collect()
         };
         let mut proved = vec![None; holds.len()];
-        for (line, places) in by_line(&found) {
+        let lines = found.iter().enumerate().filter_map(|(at, held)| Some((at, held.as_ref()?)));
+        for (line, places) in by_line(lines) {
             let keys: Vec<Key> =
                 places.iter().filter_map(|&at| Some(found[at].as_ref()?.key)).collect();
             let at = self.clock.now();
@@ -96,39 +93,40 @@ impl SessionStore {
         lost.iter().map(reason).collect()
     }
 
-    pub(super) async fn release_holds(self: &Arc<Self>, holds: &[Hold]) -> Result<Vec<Release>> {
-        let found: Vec<Option<Held>> = {
+    pub(super) async fn release_holds(self: Arc<Self>, holds: Vec<Hold>) -> Result<Vec<Release>> {
+        let mut given = Vec::with_capacity(holds.len());
+        let ours: Vec<bool> = {
             let mut table = self.table.lock();
-            let take = |hold: &Hold| {
-                let held = table.held.get(&hold.owner)?;
-                let ours = held.token == hold.token && held.claim.name == hold.name;
-                if ours { table.remove(hold.owner) } else { None }
+            let mut take = |hold: &Hold| {
+                let ours = table.find(hold).is_some();
+                given.extend(if ours { table.remove(hold.owner) } else { None });
+                ours
             };
-            holds.iter().map(take).collect()
+            holds.iter().map(&mut take).collect()
         };
-        let given: Vec<Held> = found.iter().flatten().cloned().collect();
-        let mut results =
-            if given.is_empty() { Vec::new() } else { give_back(self, given).await? }.into_iter();
-        let verdict = |held: &Option<Held>| match held {
-            Some(_) if results.next() == Some(true) => Release::Released,
-            _ => Release::NotHeld,
+        let mut given_back = Vec::new().into_iter();
+        if !given.is_empty() {
+            given_back = give_back(&self, given).await?.into_iter();
+        }
+        let verdict = |ours: bool| match ours && given_back.next() == Some(true) {
+            true => Release::Released,
+            false => Release::NotHeld,
         };
-        Ok(found.iter().map(verdict).collect())
+        Ok(ours.into_iter().map(verdict).collect())
     }
 }
 
 /// Unlocks what was taken out of the table; whether each was still held. It is done, also
 /// when the caller is gone.
-pub(super) async fn give_back(store: &Arc<SessionStore>, given: Vec<Held>) -> Result<Vec<bool>> {
+pub(super) fn give_back(store: &Arc<SessionStore>, given: Vec<Held>) -> Insist<Result<Vec<bool>>> {
     let store = store.clone();
-    insist(async move { unlock_all(&store, &given).await }).await
+    insist(async move { unlock_all(&store, &given).await })
 }
 
 async fn unlock_all(store: &SessionStore, given: &[Held]) -> Result<Vec<bool>> {
-    let wrapped: Vec<Option<Held>> = given.iter().cloned().map(Some).collect();
     let mut done = vec![false; given.len()];
     let mut failed = None;
-    for (line, places) in by_line(&wrapped) {
+    for (line, places) in by_line(given.iter().enumerate()) {
         let keys: Vec<Key> = places.iter().map(|&at| given[at].key).collect();
         let unlocked = unlock_surely(&line, &keys).await;
         let mut table = store.table.lock();
@@ -162,19 +160,15 @@ async fn unlock_all(store: &SessionStore, given: &[Held]) -> Result<Vec<bool>> {
 
 /// Whether the session has each of these keys.
 pub(super) async fn prove(line: &Lifeline, keys: &[Key]) -> Result<Vec<bool>> {
-    let shown: Vec<_> = keys.iter().map(|key| key.shown()).collect();
-    let high: Vec<i64> = shown.iter().map(|key| key.0).collect();
-    let low: Vec<i64> = shown.iter().map(|key| key.1).collect();
-    let form: Vec<i16> = shown.iter().map(|key| key.2).collect();
+    let (high, low, form) = shown(keys.iter().copied());
     let row = line.session.row(&verbs::PROVE, &[&high, &low, &form]).await?;
     Ok(row.get(0))
 }
 
 /// The places of these leases, by the session that carries them.
-fn by_line(held: &[Option<Held>]) -> Vec<(Arc<Lifeline>, Vec<usize>)> {
+fn by_line<'a>(held: impl Iterator<Item = (usize, &'a Held)>) -> Vec<(Arc<Lifeline>, Vec<usize>)> {
     let mut lines: Vec<(Arc<Lifeline>, Vec<usize>)> = Vec::new();
-    for (at, held) in held.iter().enumerate() {
-        let Some(held) = held else { continue };
+    for (at, held) in held {
         match lines.iter_mut().find(|(line, _)| Arc::ptr_eq(line, &held.line)) {
             Some((_, places)) => places.push(at),
             None => lines.push((held.line.clone(), vec![at])),

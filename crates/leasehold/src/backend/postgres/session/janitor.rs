@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::super::owners::OwnerMap;
+use super::key::{Key, shown};
 use super::lifeline::Lifeline;
 use super::table::Held;
 use super::{SessionStore, hold, verbs};
@@ -121,15 +123,16 @@ impl SessionStore {
     }
 
     /// Tells others who holds what.
-    async fn tell(&self, fresh: &[Held], retract: &[(i32, i64)]) -> Result<()> {
+    async fn tell(&self, fresh: &[Held], retract: &[(Key, i32, i64)]) -> Result<()> {
         if fresh.is_empty() && retract.is_empty() {
             return Ok(());
         }
         let session = self.aside.session().await?;
         if !retract.is_empty() {
-            let backends: Vec<i32> = retract.iter().map(|gone| gone.0).collect();
-            let tokens: Vec<i64> = retract.iter().map(|gone| gone.1).collect();
-            session.rows(&verbs::RETRACT, &[&backends, &tokens]).await?;
+            let (high, low, form) = shown(retract.iter().map(|gone| gone.0));
+            let backends: Vec<i32> = retract.iter().map(|gone| gone.1).collect();
+            let tokens: Vec<i64> = retract.iter().map(|gone| gone.2).collect();
+            session.rows(&verbs::RETRACT, &[&high, &low, &form, &backends, &tokens]).await?;
         }
         let mut rest = fresh;
         while let Some(first) = rest.first() {
@@ -145,10 +148,7 @@ impl SessionStore {
 
     async fn publish(&self, session: &super::Session, held: &[Held], claim: &Claim) -> Result<()> {
         let now = self.clock.now();
-        let shown: Vec<_> = held.iter().map(|held| held.key.shown()).collect();
-        let high: Vec<i64> = shown.iter().map(|key| key.0).collect();
-        let low: Vec<i64> = shown.iter().map(|key| key.1).collect();
-        let form: Vec<i16> = shown.iter().map(|key| key.2).collect();
+        let (high, low, form) = shown(held.iter().map(|held| held.key));
         let names: Vec<&str> = held.iter().map(|held| held.claim.name.as_str()).collect();
         let tokens: Vec<i64> = held.iter().map(|held| held.token.get() as i64).collect();
         let owners: Vec<[u8; 16]> = held.iter().map(|held| held.claim.owner.to_bytes()).collect();
@@ -189,7 +189,7 @@ fn wall_micros(time: std::time::SystemTime) -> i64 {
 }
 
 /// What is held long enough to be told, and not yet.
-fn unpublished(held: &mut std::collections::HashMap<Owner, Held>, now: Moment) -> Vec<Held> {
+fn unpublished(held: &mut OwnerMap<Held>, now: Moment) -> Vec<Held> {
     let fresh = held
         .values_mut()
         .filter(|held| !held.published && held.granted + PUBLISHED_AFTER <= now)

@@ -54,6 +54,18 @@ impl Key {
     }
 }
 
+/// These keys as `pg_locks` shows them: classid, objid and objsubid of each.
+pub(super) fn shown(keys: impl Iterator<Item = Key>) -> (Vec<i64>, Vec<i64>, Vec<i16>) {
+    let (mut high, mut low, mut form) = (Vec::new(), Vec::new(), Vec::new());
+    for key in keys {
+        let shown = key.shown();
+        high.push(shown.0);
+        low.push(shown.1);
+        form.push(shown.2);
+    }
+    (high, low, form)
+}
+
 impl std::fmt::Display for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

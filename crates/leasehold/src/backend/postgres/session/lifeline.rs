@@ -66,17 +66,21 @@ impl Lifeline {
         Error::new(ErrorKind::Unreachable, message)
     }
 
+    /// Whether the server keeps locks with this TTL.
+    pub(super) fn carries(&self, ttl: Duration) -> bool {
+        micros(ttl) <= self.longest.load(Ordering::Acquire)
+    }
+
     /// Makes the server keep locks with this TTL, and not for much longer.
     pub(super) async fn carry(&self, ttl: Duration) -> Result<()> {
-        let wanted = u64::try_from(ttl.as_micros()).unwrap_or(u64::MAX);
-        let carried = || wanted <= self.longest.load(Ordering::Acquire);
-        if carried() {
+        if self.carries(ttl) {
             return Ok(());
         }
         let _alone = self.telling.lock().await;
-        if carried() {
+        if self.carries(ttl) {
             return Ok(());
         }
+        let wanted = micros(ttl);
         let millis = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).min(1_000_000_000);
         let patience = (millis + millis / 2).max(1_000);
         let (idle, probes) = ((millis / 3_000).max(1), (millis / 6_000).max(1));
@@ -120,4 +124,8 @@ impl Lifeline {
             Err(_) => tracing::debug!("cannot cancel a wait in time"),
         }
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

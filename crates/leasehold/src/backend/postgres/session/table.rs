@@ -8,9 +8,11 @@ use std::time::SystemTime;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::super::owners::OwnerMap;
+use super::asking::Asking;
 use super::key::Key;
 use super::lifeline::Lifeline;
-use crate::backend::{Claim, Grant, LeaseInfo, Proof};
+use crate::backend::{Claim, Grant, Hold, LeaseInfo, Proof};
 use crate::clock::Moment;
 use crate::holder::HeldBy;
 use crate::owner::Owner;
@@ -31,7 +33,36 @@ pub(super) struct Held {
     pub(super) published: bool,
 }
 
+/// When something was got, on both clocks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Since {
+    pub(super) wall: SystemTime,
+    pub(super) moment: Moment,
+}
+
 impl Held {
+    /// A lock that was asked for at this moment, and got since then.
+    pub(super) fn new(
+        (key, claim): (Key, Claim),
+        token: i64,
+        asked: Moment,
+        line: &Arc<Lifeline>,
+        shared: bool,
+        since: Since,
+    ) -> Self {
+        Self {
+            proof: Proof { at: asked, valid_for: claim.ttl },
+            claim,
+            key,
+            token: Token::new(token as u64),
+            line: line.clone(),
+            shared,
+            since: since.wall,
+            granted: since.moment,
+            published: false,
+        }
+    }
+
     pub(super) fn grant(&self) -> Grant {
         Grant { token: self.token, proof: self.proof }
     }
@@ -61,29 +92,35 @@ pub(super) struct Waiting {
 /// What one client knows.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    pub(super) held: HashMap<Owner, Held>,
+    pub(super) held: OwnerMap<Held>,
     /// Keys that are held or asked for on the shared session: it would get them again.
     pub(super) keys: HashMap<Key, Owner>,
-    /// Claims under way; closed when they are answered.
-    pub(super) asking: HashMap<Owner, watch::Receiver<()>>,
-    pub(super) waiting: HashMap<Owner, Waiting>,
-    pub(super) barred: HashMap<Owner, Moment>,
+    /// Claims under way.
+    pub(super) asking: OwnerMap<Asking>,
+    pub(super) waiting: OwnerMap<Waiting>,
+    pub(super) barred: OwnerMap<Moment>,
     /// Keys that were found held: those who may wait do so at once.
     pub(super) crowded: HashMap<Key, Moment>,
     /// Leases that ended with their session: their tokens, and when.
-    pub(super) ended: HashMap<Owner, Moment>,
+    pub(super) ended: OwnerMap<Moment>,
     /// Sessions that wait for somebody to wait.
     pub(super) spare: Vec<Arc<Lifeline>>,
-    /// What was published and is over: backend and token.
-    pub(super) retract: Vec<(i32, i64)>,
+    /// What was published and is over: key, backend and token.
+    pub(super) retract: Vec<(Key, i32, i64)>,
 }
 
 impl Table {
+    /// The lease that this hold is about, if it is one.
+    pub(super) fn find(&self, hold: &Hold) -> Option<&Held> {
+        let held = self.held.get(&hold.owner)?;
+        (held.token == hold.token && held.claim.name == hold.name).then_some(held)
+    }
+
     /// Takes a lease out of the table; its key is free once the server has let go of it.
     pub(super) fn remove(&mut self, owner: Owner) -> Option<Held> {
         let held = self.held.remove(&owner)?;
         if held.published {
-            self.retract.push((held.line.backend(), held.token.get() as i64));
+            self.retract.push((held.key, held.line.backend(), held.token.get() as i64));
         }
         Some(held)
     }

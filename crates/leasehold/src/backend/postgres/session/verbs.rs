@@ -4,10 +4,12 @@ use tokio_postgres::types::Type;
 
 use super::super::wire::Verb;
 
-/// Tries each key, with a token for each that was got: in one statement, after the grant.
+/// Tries each key; then draws one token for all that were got. Each of them is held by then,
+/// so whoever gets one next draws later, and tokens need only rise lock by lock.
 pub(super) const TRY: Verb = Verb {
-    sql: "select array_agg(case when pg_try_advisory_lock(key) then nextval('leasehold.tokens') \
-          end) from unnest($1) as k(key)",
+    sql: "with got as materialized (select array_agg(pg_try_advisory_lock(key)) as keys \
+          from (select unnest($1) as key) as k) \
+          select keys, case when true = any (keys) then nextval('leasehold.tokens') end from got",
     types: &[Type::INT8_ARRAY],
     number: 0,
 };
@@ -20,28 +22,28 @@ pub(super) const TRY_ONE: Verb = Verb {
 };
 
 pub(super) const TRY_TWO: Verb = Verb {
-    sql: "select array[case when pg_try_advisory_lock($1, $2) then nextval('leasehold.tokens') end]",
+    sql: "select case when pg_try_advisory_lock($1, $2) then nextval('leasehold.tokens') end",
     types: &[Type::INT4, Type::INT4],
     number: 1,
 };
 
-/// Blocks until the lock is got; only then is a token drawn.
+/// Blocks until the lock is got; only then is a token drawn. (The function gives nothing,
+/// but not null.)
 pub(super) const BLOCK: Verb = Verb {
-    sql: "with got as materialized (select pg_advisory_lock($1)) \
-          select nextval('leasehold.tokens') from got",
+    sql: "select case when pg_advisory_lock($1) is not null then nextval('leasehold.tokens') end",
     types: &[Type::INT8],
     number: 2,
 };
 
 pub(super) const BLOCK_TWO: Verb = Verb {
-    sql: "with got as materialized (select pg_advisory_lock($1, $2)) \
-          select nextval('leasehold.tokens') from got",
+    sql: "select case when pg_advisory_lock($1, $2) is not null \
+          then nextval('leasehold.tokens') end",
     types: &[Type::INT4, Type::INT4],
     number: 3,
 };
 
 pub(super) const UNLOCK: Verb = Verb {
-    sql: "select array_agg(pg_advisory_unlock(key)) from unnest($1) as k(key)",
+    sql: "select array_agg(pg_advisory_unlock(key)) from (select unnest($1) as key) as k",
     types: &[Type::INT8_ARRAY],
     number: 4,
 };
@@ -49,11 +51,8 @@ pub(super) const UNLOCK: Verb = Verb {
 pub(super) const UNLOCK_ONE: Verb =
     Verb { sql: "select pg_advisory_unlock($1)", types: &[Type::INT8], number: 19 };
 
-pub(super) const UNLOCK_TWO: Verb = Verb {
-    sql: "select array[pg_advisory_unlock($1, $2)]",
-    types: &[Type::INT4, Type::INT4],
-    number: 5,
-};
+pub(super) const UNLOCK_TWO: Verb =
+    Verb { sql: "select pg_advisory_unlock($1, $2)", types: &[Type::INT4, Type::INT4], number: 5 };
 
 /// Whether this session has each of these locks, as pg_locks shows them.
 pub(super) const PROVE: Verb = Verb {
@@ -90,9 +89,17 @@ pub(super) const PUBLISH: Verb = Verb {
 };
 
 pub(super) const RETRACT: Verb = Verb {
-    sql: "delete from leasehold.holds h using unnest($1, $2) as u(backend, token) \
-          where h.backend = u.backend and h.token = u.token",
-    types: &[Type::INT4_ARRAY, Type::INT8_ARRAY],
+    sql: "delete from leasehold.holds h \
+          using unnest($1, $2, $3, $4, $5) as u(high, low, form, backend, token) \
+          where h.high = u.high and h.low = u.low and h.form = u.form \
+          and h.backend = u.backend and h.token = u.token",
+    types: &[
+        Type::INT8_ARRAY,
+        Type::INT8_ARRAY,
+        Type::INT2_ARRAY,
+        Type::INT4_ARRAY,
+        Type::INT8_ARRAY,
+    ],
     number: 11,
 };
 

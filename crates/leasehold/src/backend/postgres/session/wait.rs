@@ -1,6 +1,7 @@
 //! Waiting: a session of its own blocks in the server's queue, first come, first served. The
 //! lock it gets stays on it.
 
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -9,10 +10,11 @@ use tokio::sync::watch;
 use tokio_postgres::types::ToSql;
 use tokio_util::sync::CancellationToken;
 
-use super::claim::unlock;
+use super::super::url::Settings;
+use super::claim::{CROWDED_FOR, unlock};
 use super::key::Key;
 use super::lifeline::Lifeline;
-use super::table::Waiting;
+use super::table::{Held, Waiting};
 use super::{SessionStore, hold, verbs};
 use crate::backend::{Claim, Grant, Turn, Verdict};
 use crate::background;
@@ -73,6 +75,17 @@ impl SessionStore {
         }
     }
 
+    /// A session that waits for nothing.
+    fn spare(&self) -> Option<Arc<Lifeline>> {
+        let mut table = self.table.lock();
+        while let Some(line) = table.spare.pop() {
+            if line.is_open() {
+                return Some(line);
+            }
+        }
+        None
+    }
+
     /// Ends a wait, and returns when the server knows of it. What was granted stays granted.
     pub(super) async fn stop_waiting(&self, claim: &Claim) {
         let over = {
@@ -122,18 +135,23 @@ async fn block(
     key: Key,
     cancel: &CancellationToken,
 ) -> Option<Grant> {
-    let line = tokio::select! {
-        line = spare(store) => line?,
-        () = cancel.cancelled() => return None,
+    let (spare, clock, settings) = {
+        let store = store.upgrade()?;
+        (store.spare(), store.clock.clone(), store.settings.clone())
+    };
+    let line = match spare {
+        Some(line) => line,
+        None => tokio::select! {
+            line = Box::pin(new_line(store)) => line?,
+            () = cancel.cancelled() => return None,
+        },
     };
     let used = OneWay(Some(line.clone()));
-    let (clock, settings) = {
-        let store = store.upgrade()?;
-        (store.clock.clone(), store.settings.clone())
-    };
-    tokio::select! {
-        carried = line.carry(claim.ttl) => carried.ok()?,
-        () = cancel.cancelled() => return None,
+    if !line.carries(claim.ttl) {
+        tokio::select! {
+            carried = Box::pin(line.carry(claim.ttl)) => carried.ok()?,
+            () = cancel.cancelled() => return None,
+        }
     }
     let mut at = clock.now();
     let blocking = ask(&line, key);
@@ -142,19 +160,7 @@ async fn block(
         biased;
         asked = &mut blocking => asked,
         () = cancel.cancelled() => {
-            for _ in 0..CANCELLATIONS {
-                line.cancel(&settings).await;
-                // Granted or not: this session is not used again, a late cancellation might
-                // hit its next statement. Its lock, if it has one, goes sooner this way.
-                match tokio::time::timeout(LAST_WORD, &mut blocking).await {
-                    Err(_) => continue,
-                    Ok(Ok(_)) => {
-                        let _ = tokio::time::timeout(LAST_WORD, unlock(&line, &[key])).await;
-                    }
-                    Ok(Err(_)) => {}
-                }
-                break;
-            }
+            Box::pin(call_off(&line, key, &settings, blocking)).await;
             return None;
         }
     };
@@ -164,7 +170,7 @@ async fn block(
             tracing::debug!(%error, "a wait for a lock ended");
             // Advisory locks survive a statement that failed after it got them; the session
             // is not used again.
-            let _ = tokio::time::timeout(LAST_WORD, unlock(&line, &[key])).await;
+            unlock_soon(&line, key).await;
             return None;
         }
     };
@@ -172,13 +178,13 @@ async fn block(
     // (etcd#11456: granted after its own session had expired).
     if at.until(clock.now()) > claim.ttl / 4 {
         at = clock.now();
-        let proved = hold::prove(&line, &[key]).await.ok()?;
+        let proved = Box::pin(hold::prove(&line, &[key])).await.ok()?;
         if proved != [true] {
             return None;
         }
     }
     let store = store.upgrade()?;
-    let held = store.held(claim, key, token, at, &line, false);
+    let held = Held::new((key, claim), token, at, &line, false, store.since());
     let (grant, owner) = (held.grant(), held.claim.owner);
     {
         let mut table = store.table.lock();
@@ -187,7 +193,7 @@ async fn block(
             return None;
         }
         // Cancelled just now: whoever did it finds the lease and gives it back.
-        table.crowded.insert(key, clock.now() + Duration::from_secs(1));
+        table.crowded.insert(key, held.granted + CROWDED_FOR);
         table.held.insert(owner, held);
     }
     used.stays();
@@ -220,15 +226,36 @@ async fn ask(line: &Lifeline, key: Key) -> Result<i64> {
     Ok(row.get(0))
 }
 
-/// A session that waits for nothing, or a new one.
-async fn spare(store: &Weak<SessionStore>) -> Option<Arc<Lifeline>> {
-    let store = store.upgrade()?;
-    let spare = || store.table.lock().spare.pop();
-    while let Some(line) = spare() {
-        if line.is_open() {
-            return Some(line);
+/// Ends a wait that nobody wants any more, until the server says that it is over.
+async fn call_off(
+    line: &Lifeline,
+    key: Key,
+    settings: &Settings,
+    blocking: Pin<&mut impl Future<Output = Result<i64>>>,
+) {
+    let mut blocking = blocking;
+    for _ in 0..CANCELLATIONS {
+        line.cancel(settings).await;
+        // Granted or not: this session is not used again, a late cancellation might
+        // hit its next statement. Its lock, if it has one, goes sooner this way.
+        match tokio::time::timeout(LAST_WORD, &mut blocking).await {
+            Err(_) => continue,
+            Ok(Ok(_)) => unlock_soon(line, key).await,
+            Ok(Err(_)) => {}
         }
+        break;
     }
+}
+
+/// Gives a lock back in a session that is about to be closed.
+async fn unlock_soon(line: &Lifeline, key: Key) {
+    let keys = [key];
+    let _ = Box::pin(tokio::time::timeout(LAST_WORD, unlock(line, &keys))).await;
+}
+
+/// A new session to wait in.
+async fn new_line(store: &Weak<SessionStore>) -> Option<Arc<Lifeline>> {
+    let store = store.upgrade()?;
     match store.new_line().await {
         Ok(line) => Some(line),
         Err(error) => {
