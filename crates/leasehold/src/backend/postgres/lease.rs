@@ -161,7 +161,7 @@ impl Backend for LeaseStore {
 
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
         let lock = only(&claims, |claim| &claim.name);
-        reply(Operation::Acquire, lock, async move { self.claim(claims).await })
+        reply(Operation::Acquire, lock, self.claim(claims))
     }
 
     fn wait(self: Arc<Self>, claim: Claim) -> Reply<Turn> {
@@ -188,7 +188,7 @@ impl Backend for LeaseStore {
 
     fn release(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Release>> {
         let lock = only(&holds, |hold| &hold.name);
-        reply(Operation::Release, lock, async move { self.release_holds(holds).await })
+        reply(Operation::Release, lock, self.release_holds(holds))
     }
 
     fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {

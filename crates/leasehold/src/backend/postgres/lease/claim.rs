@@ -1,5 +1,7 @@
 //! Taking a lock, leaving the line, and finding out how an acquire ended.
 
+use std::sync::Arc;
+
 use tokio_postgres::types::ToSql;
 
 use super::{LeaseStore, micros, nanos, verbs};
@@ -9,7 +11,7 @@ use crate::error::{Outcome, Result};
 use crate::holder::{HeldBy, Holder};
 
 impl LeaseStore {
-    pub(super) async fn claim(&self, claims: Vec<Claim>) -> Result<Vec<Verdict>> {
+    pub(super) async fn claim(self: Arc<Self>, claims: Vec<Claim>) -> Result<Vec<Verdict>> {
         let session = self.claims.session().await?;
         let mut verdicts = vec![None; claims.len()];
         // As a rule all claims of a request are of one holder.
@@ -41,11 +43,10 @@ impl LeaseStore {
         let owners: Vec<&[u8]> = owners.iter().map(|owner| &owner[..]).collect();
         let ttls: Vec<i64> = claims.iter().map(|claim| micros(claim.ttl)).collect();
         let queues: Vec<bool> = claims.iter().map(|claim| claim.queue).collect();
-        // A seat first: the grant may be told before the answer is read (redisson#1763).
-        for claim in claims.iter().filter(|claim| claim.queue) {
-            self.seats.take(claim.owner, self.clock.now());
-        }
         let sent = self.clock.now();
+        // A seat first: the grant may be told before the answer is read (redisson#1763).
+        let queues_up = claims.iter().filter(|claim| claim.queue);
+        self.seats.take_all(queues_up.map(|claim| claim.owner), sent);
         let (sent_at, pid) = (nanos(sent), holder.pid as i32);
         let who: [&(dyn ToSql + Sync); 4] = [&self.client, &holder.host, &pid, &holder.label];
         let parameters: [&(dyn ToSql + Sync); 9] =
@@ -70,8 +71,13 @@ impl LeaseStore {
             sinces: row.get(7),
             lefts: row.get(8),
         };
-        let verdicts = claims.iter().enumerate();
-        Ok(verdicts.map(|(at, claim)| self.verdict(claim, &answer, at, sent)).collect())
+        let verdict = |(at, claim): (usize, &&Claim)| self.verdict(claim, &answer, at, sent);
+        let verdicts: Vec<Verdict> = claims.iter().enumerate().map(verdict).collect();
+        let answered = claims.iter().zip(&verdicts);
+        let done = answered
+            .filter(|(claim, verdict)| claim.queue && !matches!(verdict, Verdict::Queued(_)));
+        self.seats.leave_all(done.map(|(claim, _)| claim.owner));
+        Ok(verdicts)
     }
 
     fn verdict(&self, claim: &Claim, answer: &Answer, at: usize, sent: Moment) -> Verdict {
@@ -82,9 +88,6 @@ impl LeaseStore {
         };
         match (state, token) {
             (Some(0), Some(token)) => {
-                if claim.queue {
-                    self.seats.leave(claim.owner);
-                }
                 let proved = element(&answer.proofs, at).unwrap_or(nanos(sent));
                 let term = element(&answer.terms, at).unwrap_or(micros(claim.ttl));
                 Verdict::Granted(Self::grant(token, proved, term))
@@ -94,12 +97,7 @@ impl LeaseStore {
                 self.seats.queued(claim.owner, sent, left);
                 Verdict::Queued(answer.held_by(at))
             }
-            _ => {
-                if claim.queue {
-                    self.seats.leave(claim.owner);
-                }
-                Verdict::Held(answer.held_by(at))
-            }
+            _ => Verdict::Held(answer.held_by(at)),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Keeping a lease and giving it back.
 
+use std::sync::Arc;
+
 use super::claim::element;
 use super::{LeaseStore, micros, nanos, verbs};
 use crate::backend::{Hold, Proof, Release, Renewal};
@@ -33,7 +35,7 @@ impl LeaseStore {
         })
     }
 
-    pub(super) async fn release_holds(&self, holds: Vec<Hold>) -> Result<Vec<Release>> {
+    pub(super) async fn release_holds(self: Arc<Self>, holds: Vec<Hold>) -> Result<Vec<Release>> {
         let session = self.rest.session().await?;
         let batch = Batch::of(&holds);
         let (names, owners, tokens) = (batch.names(), batch.owners(), &batch.tokens);

@@ -1,13 +1,14 @@
 //! The waiters of this client, as the listening connection finds them: where news of a
 //! grant is laid down until its waiter comes for it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::super::owners::OwnerMap;
 use crate::backend::Grant;
 use crate::clock::Moment;
 use crate::owner::Owner;
@@ -25,7 +26,7 @@ pub(super) struct Seats {
 
 #[derive(Debug, Default)]
 struct State {
-    seats: HashMap<Owner, Seat>,
+    seats: OwnerMap<Seat>,
     /// Whether news comes in at all.
     listening: bool,
     forced: VecDeque<Owner>,
@@ -33,7 +34,8 @@ struct State {
 
 #[derive(Debug)]
 struct Seat {
-    bell: Arc<Notify>,
+    /// Made when somebody waits for it: most do not have to.
+    bell: Option<Arc<Notify>>,
     news: Option<Grant>,
     /// Something may have been missed: look.
     look: bool,
@@ -42,6 +44,14 @@ struct Seat {
     beat_at: Moment,
     free_at: Moment,
     touched: Moment,
+}
+
+impl Seat {
+    fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            bell.notify_one();
+        }
+    }
 }
 
 /// What a waiter does next.
@@ -59,19 +69,26 @@ pub(super) enum Next {
 impl Seats {
     /// Takes a seat, or keeps the one that is there.
     pub(super) fn take(&self, owner: Owner, now: Moment) {
+        self.take_all(std::iter::once(owner), now);
+    }
+
+    /// Takes a seat for each.
+    pub(super) fn take_all(&self, owners: impl Iterator<Item = Owner>, now: Moment) {
         let mut state = self.state.lock();
         // Nothing can be missed by one who sits before the line forms.
         let look = !state.listening;
-        let seat = state.seats.entry(owner).or_insert_with(|| Seat {
-            bell: Arc::default(),
-            news: None,
-            look,
-            queued: false,
-            beat_at: now,
-            free_at: now,
-            touched: now,
-        });
-        seat.touched = now;
+        for owner in owners {
+            let seat = state.seats.entry(owner).or_insert_with(|| Seat {
+                bell: None,
+                news: None,
+                look,
+                queued: false,
+                beat_at: now,
+                free_at: now,
+                touched: now,
+            });
+            seat.touched = now;
+        }
     }
 
     /// The place in line is confirmed, by a request sent then; the holder's lease has so
@@ -86,7 +103,14 @@ impl Seats {
     }
 
     pub(super) fn leave(&self, owner: Owner) {
-        self.state.lock().seats.remove(&owner);
+        self.leave_all(std::iter::once(owner));
+    }
+
+    pub(super) fn leave_all(&self, owners: impl Iterator<Item = Owner>) {
+        let mut state = self.state.lock();
+        for owner in owners {
+            state.seats.remove(&owner);
+        }
     }
 
     /// The claim did not come through, and had no place before.
@@ -109,14 +133,14 @@ impl Seats {
         if std::mem::take(&mut seat.look) || due <= now {
             return Next::Look;
         }
-        Next::Sleep(seat.bell.clone(), due)
+        Next::Sleep(seat.bell.get_or_insert_default().clone(), due)
     }
 
     /// A lock was granted, as the server tells.
     pub(super) fn granted(&self, owner: Owner, grant: Grant) {
         if let Some(seat) = self.state.lock().seats.get_mut(&owner) {
             seat.news = Some(grant);
-            seat.bell.notify_one();
+            seat.ring();
         }
     }
 
@@ -126,7 +150,7 @@ impl Seats {
         state.listening = true;
         for seat in state.seats.values_mut() {
             seat.look = true;
-            seat.bell.notify_one();
+            seat.ring();
         }
     }
 
