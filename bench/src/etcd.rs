@@ -1,16 +1,20 @@
 //! etcd: acquire + release beside the same transactions by hand, and contention beside
 //! etcd's own lock service. A server of its own for every repetition, with fsync.
+//!
+//! The machine's speed moves from second to second, so pairs and their yardstick take short
+//! turns on one server: both see the same weather.
 
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use leasehold::Locks;
 use leasehold::backend::etcd::EtcdStore;
 use leasehold::clock::Clock;
 use leasehold_testkit::servers::Etcd;
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -22,21 +26,33 @@ use crate::stats::median;
 mod counters;
 mod driver;
 
+/// How many turns the raw loop and ours take, one after the other.
+const TURNS: u32 = 10;
 const COLUMNS: &[&str] = &["per s", "us each", "to peer", "writes", "events"];
 /// Enough for the server to be the limit.
 const TASKS: usize = 64;
 /// The lock service does about ten hand-overs per client and second: the number is fixed.
 const CONTENDERS: usize = 16;
 const CROWD: usize = 1_000;
+/// How long a line may take to form.
+const FORMS_WITHIN: Duration = Duration::from_secs(60);
 /// The one that they contend for.
 const LOCK: &str = "bench";
 
 /// How much was done in how long, and what the server did for it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Done {
     count: usize,
     took: Duration,
     counted: Counters,
+}
+
+impl AddAssign for Done {
+    fn add_assign(&mut self, more: Self) {
+        self.count += more.count;
+        self.took += more.took;
+        self.counted += more.counted;
+    }
 }
 
 impl Done {
@@ -60,7 +76,8 @@ struct Case {
 #[derive(Debug, Clone, Copy)]
 enum Work {
     RawPairs(usize),
-    Pairs(usize),
+    /// As many tasks as the raw loop of the case above has.
+    Pairs,
     LockService(usize),
     Contended(usize),
 }
@@ -71,7 +88,7 @@ const CASES: &[Case] = &[
         name: "etcd, 1 task",
         peer: Some(0),
         goals: &[Goal::AtLeast("to peer", 0.95)],
-        work: Work::Pairs(1),
+        work: Work::Pairs,
     },
     Case {
         name: "raw txn + delete, 64 tasks",
@@ -83,7 +100,7 @@ const CASES: &[Case] = &[
         name: "etcd, 64 tasks",
         peer: Some(2),
         goals: &[Goal::AtLeast("to peer", 3.0)],
-        work: Work::Pairs(TASKS),
+        work: Work::Pairs,
     },
     Case {
         name: "v3 lock service, 16 clients",
@@ -112,12 +129,19 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
     };
     let mut repetitions = Vec::new();
     for _ in 0..plan.repetitions(3) {
-        let mut all = Vec::new();
-        for (index, case) in CASES.iter().enumerate() {
-            all.push(match wanted(index) {
-                true => Some(measured(case.work, plan.measure)?),
-                false => None,
-            });
+        let mut all = vec![None; CASES.len()];
+        for (index, case) in CASES.iter().enumerate().filter(|(index, _)| wanted(*index)) {
+            match case.work {
+                Work::RawPairs(tasks) => {
+                    let (raw, ours) = pairs_in_turn(tasks, plan.measure)?;
+                    (all[index], all[index + 1]) = (Some(raw), Some(ours));
+                }
+                // Beside the raw ones, just before.
+                Work::Pairs => {}
+                Work::LockService(_) | Work::Contended(_) => {
+                    all[index] = Some(contended(case.work, plan.measure)?);
+                }
+            }
         }
         repetitions.push(all);
     }
@@ -154,29 +178,46 @@ fn row(index: usize, case: &Case, repetitions: &[Vec<Option<Done>>]) -> Row {
     Row { case: case.name.to_owned(), figures, goals: case.goals.to_vec() }
 }
 
-/// One case on a fresh server.
-fn measured(work: Work, measure: Duration) -> Result<Done> {
+/// The raw loop and ours, in turn, on a fresh server.
+fn pairs_in_turn(tasks: usize, measure: Duration) -> Result<(Done, Done)> {
     let server = Etcd::start(1, &["--unsafe-no-fsync=false"])?;
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
+    runtime()?.block_on(async {
+        let driver = driver::Raw::connect(&server).await?;
+        let locks = client(&server).await?;
+        let loops: Vec<_> =
+            (0..tasks).map(|task| (locks.clone(), format!("bench:{task}"))).collect();
+        warm_up(&loops).await?;
+        let (mut raw, mut ours) = (Done::default(), Done::default());
+        for _ in 0..TURNS {
+            raw += driver.pairs(&server, tasks, measure / TURNS).await?;
+            ours += pairs(&server, &loops, measure / TURNS).await?;
+        }
+        Ok((raw, ours))
+    })
+}
+
+/// One case on a fresh server.
+fn contended(work: Work, measure: Duration) -> Result<Done> {
+    let server = Etcd::start(1, &["--unsafe-no-fsync=false"])?;
+    runtime()?.block_on(async {
         match work {
-            Work::RawPairs(tasks) => driver::pairs(&server, tasks, measure).await,
             Work::LockService(clients) => driver::lock_service(&server, clients, measure).await,
-            Work::Pairs(tasks) => {
-                let locks = client(&server).await?;
-                let loops = (0..tasks).map(|task| (locks.clone(), format!("bench:{task}")));
-                take_turns(&server, loops.collect(), measure, None).await
-            }
             Work::Contended(clients) => {
                 let mut loops = Vec::new();
                 for _ in 0..clients {
                     loops.push((client(&server).await?, LOCK.to_owned()));
                 }
+                warm_up(&loops).await?;
                 let opener = client(&server).await?;
-                take_turns(&server, loops, measure, Some(opener)).await
+                take_turns(&server, loops, measure, opener).await
             }
+            Work::RawPairs(_) | Work::Pairs => unreachable!("measured in turn"),
         }
     })
+}
+
+fn runtime() -> Result<Runtime> {
+    Ok(Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
 }
 
 async fn client(server: &Etcd) -> Result<Locks> {
@@ -184,23 +225,63 @@ async fn client(server: &Etcd) -> Result<Locks> {
     Ok(Locks::on(store).await?)
 }
 
-/// Everybody takes and releases its lock until the time is over. An opener holds the one
-/// that they contend for until all of them are in line.
+/// Opens the sessions.
+async fn warm_up(loops: &[(Locks, String)]) -> Result<()> {
+    for (index, (locks, _)) in loops.iter().enumerate() {
+        locks.lock(format!("warm:{index}")).acquire().await?.release().await?;
+    }
+    Ok(())
+}
+
+/// Everybody takes and releases a lock of its own until the time is over.
+async fn pairs(server: &Etcd, loops: &[(Locks, String)], measure: Duration) -> Result<Done> {
+    let count = Arc::new(AtomicUsize::new(0));
+    let before = Counters::read(server.addr(0))?;
+    let began = Instant::now();
+    let mut all = JoinSet::new();
+    for (locks, name) in loops.iter().cloned() {
+        let count = count.clone();
+        all.spawn(async move {
+            let lock = locks.lock(name);
+            while began.elapsed() < measure {
+                lock.acquire().await?.release().await?;
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            Ok::<_, leasehold::Error>(())
+        });
+    }
+    while let Some(done) = all.join_next().await {
+        done.context("a task")??;
+    }
+    let (count, took) = (count.load(Ordering::Relaxed), began.elapsed());
+    Ok(Done { count, took, counted: Counters::read(server.addr(0))? - before })
+}
+
+/// Returns when as many are in line.
+async fn everybody_waits(opener: &Locks, clients: usize) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        // A server that takes in a thousand claims may be late with this answer.
+        let line = opener.inspect(LOCK).await;
+        if line.as_ref().is_ok_and(|line| line.waiters >= clients) {
+            return Ok(());
+        }
+        ensure!(began.elapsed() < FORMS_WITHIN, "the line did not form: {line:?}");
+        // Not so often that looking is what the server does.
+        tokio::time::sleep(Duration::from_micros(200) * clients as u32).await;
+    }
+}
+
+/// Everybody takes and releases the same lock until the time is over. An opener holds the one
+/// until all of them are in line.
 async fn take_turns(
     server: &Etcd,
     loops: Vec<(Locks, String)>,
     measure: Duration,
-    opener: Option<Locks>,
+    opener: Locks,
 ) -> Result<Done> {
-    // The sessions are opened before.
-    for (index, (locks, _)) in loops.iter().enumerate() {
-        locks.lock(format!("warm:{index}")).acquire().await?.release().await?;
-    }
     let (turns, clients) = (Arc::new(AtomicUsize::new(0)), loops.len());
-    let barrier = match &opener {
-        Some(opener) => Some(opener.lock(LOCK).acquire().await?),
-        None => None,
-    };
+    let barrier = opener.lock(LOCK).acquire().await?;
     let over = watch::Sender::new(false);
     let mut all = JoinSet::new();
     for (locks, name) in loops {
@@ -219,12 +300,8 @@ async fn take_turns(
             }
         });
     }
-    if let (Some(barrier), Some(opener)) = (barrier, &opener) {
-        while opener.inspect(LOCK).await?.waiters < clients {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        barrier.release().await?;
-    }
+    everybody_waits(&opener, clients).await?;
+    barrier.release().await?;
     let (before, at_first) = (Counters::read(server.addr(0))?, turns.load(Ordering::Relaxed));
     let began = Instant::now();
     tokio::time::sleep(measure).await;

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::ops::Sub;
+use std::ops::{AddAssign, Sub};
 
 use anyhow::{Context, Result};
 
@@ -37,5 +37,12 @@ impl Sub for Counters {
 
     fn sub(self, before: Self) -> Self {
         Self { events: self.events - before.events, proposals: self.proposals - before.proposals }
+    }
+}
+
+impl AddAssign for Counters {
+    fn add_assign(&mut self, more: Self) {
+        self.events += more.events;
+        self.proposals += more.proposals;
     }
 }
