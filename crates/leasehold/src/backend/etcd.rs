@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -47,6 +48,7 @@ mod janitor;
 mod keys;
 mod line;
 mod proposal;
+mod release;
 mod seat;
 mod session;
 mod table;
@@ -76,6 +78,8 @@ pub struct EtcdStore {
     hints: Hints,
     table: Mutex<Table>,
     lines: Mutex<HashMap<Name, Arc<Line>>>,
+    /// For how many requests others are expected to be in line.
+    crowded: AtomicU32,
     /// Sessions are opened one at a time.
     opening: tokio::sync::Mutex<()>,
 }
@@ -124,6 +128,7 @@ impl EtcdStore {
             hints: Hints::default(),
             table: Mutex::default(),
             lines: Mutex::default(),
+            crowded: AtomicU32::new(0),
             opening: tokio::sync::Mutex::default(),
         });
         store.is_there().await.map_err(opening)?;

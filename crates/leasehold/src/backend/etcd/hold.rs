@@ -1,4 +1,4 @@
-//! Keeping locks and giving them back; and finding out what became of a claim.
+//! Keeping locks; and finding out what became of a claim.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::claim::{broken_reply, grant, proof};
 use super::session::{Session, Standing};
 use super::table::{Entry, Stage};
 use super::{EtcdStore, value};
-use crate::backend::{Claim, Grant, Hold, Proof, Release, Renewal};
+use crate::backend::{Claim, Grant, Hold, Proof, Renewal};
 use crate::error::Result;
 use crate::loss::LossReason;
 use crate::name::Name;
@@ -111,55 +111,6 @@ impl EtcdStore {
         Ok(if taken { LossReason::Taken } else { LossReason::Expired })
     }
 
-    /// Deletes the keys, each only if it is still the one that was granted (etcd#22082: a
-    /// retried unlock deleted a newer lock of the same session).
-    pub(super) async fn give_back(self: &Arc<Self>, holds: Vec<Hold>) -> Result<Vec<Release>> {
-        let entries: Vec<Option<Entry>> = {
-            let table = self.table.lock();
-            holds.iter().map(|hold| ours(table.get(hold.owner), hold)).collect()
-        };
-        let pairs = holds.iter().zip(&entries);
-        let mut each: Vec<Txn> = pairs
-            .filter_map(|(hold, entry)| {
-                let key = self.layout.lock(&hold.name, entry.as_ref()?.session.id);
-                Some(deletion(key, hold.token.get() as i64))
-            })
-            .collect();
-        let alone = each.len() == 1;
-        let mut deleted = match each.pop() {
-            None => Vec::new(),
-            Some(txn) if alone => {
-                let sending = self.endpoints.txn(txn);
-                vec![sending.await?.succeeded()]
-            }
-            last => {
-                let all: Vec<_> = each.into_iter().chain(last).map(TxnOp::txn).collect();
-                let txn = Txn::new().and_then(all);
-                let sending = self.endpoints.txn(txn);
-                let answered = |part| match part {
-                    TxnOpResponse::Txn(nested) => Ok(nested.succeeded()),
-                    _ => Err(broken_reply()),
-                };
-                let parts = sending.await?.op_responses().into_iter().map(answered);
-                parts.collect::<Result<Vec<_>>>()?
-            }
-        }
-        .into_iter();
-        let mut releases = Vec::new();
-        for (hold, entry) in holds.iter().zip(entries) {
-            let released = match entry {
-                None => false,
-                Some(_) => {
-                    // Deleted now, or gone before: in either case it is not ours any more.
-                    self.table.lock().forget(hold.owner, self.clock.now());
-                    deleted.next().ok_or_else(broken_reply)?
-                }
-            };
-            releases.push(if released { Release::Released } else { Release::NotHeld });
-        }
-        Ok(releases)
-    }
-
     /// Out of the line, or out of the lock.
     pub(super) async fn go(self: &Arc<Self>, claim: Claim) -> Result<()> {
         let entry = self.table.lock().get(claim.owner).cloned();
@@ -235,15 +186,18 @@ impl EtcdStore {
 }
 
 /// What we know of a hold, if we know it.
-fn ours(entry: Option<&Entry>, hold: &Hold) -> Option<Entry> {
+pub(super) fn ours(entry: Option<&Entry>, hold: &Hold) -> Option<Entry> {
     let known = |entry: &&Entry| {
         entry.name == hold.name && entry.revision == i64::try_from(hold.token.get()).ok()
     };
     entry.filter(known).cloned()
 }
 
-fn deletion(key: String, revision: i64) -> Txn {
-    Txn::new()
-        .when([Compare::create_revision(key.clone(), CompareOp::Equal, revision)])
-        .and_then([TxnOp::delete(key, None)])
+/// Whether this key is the one that was created at this revision.
+pub(super) fn is_that_of(key: &str, revision: i64) -> Compare {
+    Compare::create_revision(key, CompareOp::Equal, revision)
+}
+
+pub(super) fn deletion(key: String, revision: i64) -> Txn {
+    Txn::new().when([is_that_of(&key, revision)]).and_then([TxnOp::delete(key, None)])
 }

@@ -1,7 +1,9 @@
 //! The transaction that puts claims in line, and what etcd says to it: one for all that
-//! travel together, un-nested when there is only one.
+//! travel together. Mostly all of their locks are free, which is cheap to ask for; only if
+//! one is not, each has a nested transaction of its own.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use etcd_client::{
     Compare, CompareOp, GetOptions, KeyValue, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
@@ -20,6 +22,9 @@ use crate::owner::Owner;
 /// How much of a line a claim reads: enough to follow it from there, when few are ahead.
 const READ: i64 = NEAR as i64 + 2;
 
+/// After a claim that met others in line, how many requests expect that again.
+const CROWDED_FOR: u32 = 32;
+
 /// What the store said to a claim.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -34,21 +39,20 @@ pub(super) struct Answer {
     pub(super) revision: i64,
 }
 
+impl Answer {
+    /// It put its key where no other was.
+    fn first(seated: &Seated, revision: i64) -> Self {
+        let own = Some((revision, Some(seated.claim.owner)));
+        Self { put: true, own, line: Vec::new(), more: false, crowd: 0, revision }
+    }
+}
+
 impl EtcdStore {
     pub(super) async fn send_claims(self: &Arc<Self>, seated: Vec<&Seated>) -> Result<Vec<Answer>> {
         if seated.is_empty() {
             return Ok(Vec::new());
         }
         let unanswered = Unanswered { store: self, seated: &seated };
-        let mut each: Vec<Txn> = seated.iter().map(|seated| self.transaction(seated)).collect();
-        let alone = each.len() == 1;
-        let txn = match each.pop() {
-            Some(txn) if alone => txn,
-            last => {
-                let all = each.into_iter().chain(last).map(TxnOp::txn);
-                Txn::new().and_then(all.collect::<Vec<_>>())
-            }
-        };
         // A proof that is getting old is renewed beside it.
         let now = self.clock.now();
         let mut old: Vec<&Arc<Session>> = Vec::new();
@@ -59,23 +63,44 @@ impl EtcdStore {
             }
         }
         let proving = futures_util::future::join_all(old.into_iter().map(|old| old.prove()));
-        let sending = self.endpoints.txn(txn);
-        let (answer, _) = tokio::join!(sending, proving);
-        let response = match answer {
-            Ok(response) => response,
-            Err(error) => {
-                if error.outcome() == Outcome::NotApplied {
-                    unanswered.not_applied();
-                }
-                return Err(error);
-            }
-        };
-        std::mem::forget(unanswered);
-        let revision = response.header().map_or(0, |header| header.revision());
-        if alone {
-            return Ok(vec![self.read(seated[0], &response, revision)?]);
+        let (answer, _) = tokio::join!(self.propose(&seated), proving);
+        match &answer {
+            Err(error) if error.outcome() != Outcome::NotApplied => {}
+            Err(_) => unanswered.not_applied(),
+            Ok(_) => std::mem::forget(unanswered),
         }
-        let responses = response.op_responses();
+        answer
+    }
+
+    /// Asks for the locks as free ones first, where that is likely to do: the request is
+    /// small then (a bigger one leaves in several packets), and etcd has less to check.
+    async fn propose(&self, seated: &[&Seated]) -> Result<Vec<Answer>> {
+        // Who asks again may be in line already.
+        let anew = seated.iter().all(|seated| seated.fresh);
+        if anew && self.crowded.load(Ordering::Relaxed) == 0 {
+            let response = self.endpoints.txn(self.if_all_are_free(seated)).await?;
+            if response.succeeded() {
+                let revision = revision_of(&response);
+                return Ok(seated.iter().map(|seated| Answer::first(seated, revision)).collect());
+            }
+        }
+        let answers = self.get_in_line(seated).await?;
+        let crowded = match answers.iter().any(|answer| !answer.line.is_empty()) {
+            true => CROWDED_FOR,
+            false => self.crowded.load(Ordering::Relaxed).saturating_sub(1),
+        };
+        self.crowded.store(crowded, Ordering::Relaxed);
+        Ok(answers)
+    }
+
+    async fn get_in_line(&self, seated: &[&Seated]) -> Result<Vec<Answer>> {
+        if let [alone] = seated {
+            let response = self.endpoints.txn(self.transaction(alone)).await?;
+            return Ok(vec![self.read(alone, &response, revision_of(&response))?]);
+        }
+        let each = seated.iter().map(|seated| TxnOp::txn(self.transaction(seated)));
+        let response = self.endpoints.txn(Txn::new().and_then(each.collect::<Vec<_>>())).await?;
+        let (revision, responses) = (revision_of(&response), response.op_responses());
         if responses.len() != seated.len() {
             return Err(broken_reply());
         }
@@ -86,25 +111,39 @@ impl EtcdStore {
         nested.collect()
     }
 
-    /// Where there is no line, a claim puts its key and needs to see nothing. Otherwise one
-    /// that queues puts it behind the others and looks at the line.
-    fn transaction(&self, seated: &Seated) -> Txn {
-        let Seated { claim, entry, free_at, .. } = seated;
-        let key = self.layout.lock(&claim.name, entry.session.id);
-        let line = self.layout.line(&claim.name);
-        let put = TxnOp::put(
-            key.clone(),
+    /// Puts all keys if there is no line at any of the locks; otherwise none.
+    fn if_all_are_free(&self, seated: &[&Seated]) -> Txn {
+        let free = seated.iter().map(|seated| self.free(seated)).collect::<Vec<_>>();
+        let puts = seated.iter().map(|seated| self.put(seated)).collect::<Vec<_>>();
+        Txn::new().when(free).and_then(puts)
+    }
+
+    fn put(&self, Seated { claim, entry, .. }: &Seated) -> TxnOp {
+        TxnOp::put(
+            self.layout.lock(&claim.name, entry.session.id),
             value::of_claim(claim, &self.clock),
             Some(PutOptions::new().with_lease(entry.session.id)),
-        );
-        let look = || self.look(&claim.name);
-        let absent = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
+        )
+    }
+
+    fn free(&self, Seated { claim, free_at, .. }: &Seated) -> Compare {
+        let line = self.layout.line(&claim.name);
         let free = match free_at {
             None => Compare::create_revision(line.start, CompareOp::Equal, 0),
             // There were other keys, but no claim: and nothing has come since.
             Some(revision) => Compare::create_revision(line.start, CompareOp::Less, revision + 1),
         };
-        let free = free.with_range(line.end);
+        free.with_range(line.end)
+    }
+
+    /// Where there is no line, a claim puts its key and needs to see nothing. Otherwise one
+    /// that queues puts it behind the others and looks at the line.
+    fn transaction(&self, seated: &Seated) -> Txn {
+        let Seated { claim, entry, .. } = seated;
+        let key = self.layout.lock(&claim.name, entry.session.id);
+        let (free, put) = (self.free(seated), self.put(seated));
+        let look = || self.look(&claim.name);
+        let absent = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
         if claim.queue {
             let behind = Txn::new()
                 .when([absent])
@@ -157,4 +196,8 @@ impl EtcdStore {
         keys.retain(|kv| self.layout.is_claim(name, kv.key(), kv.lease()));
         keys
     }
+}
+
+fn revision_of(response: &TxnResponse) -> i64 {
+    response.header().map_or(0, |header| header.revision())
 }

@@ -14,15 +14,18 @@ use crate::token::Token;
 /// The value of a claim's key.
 pub(super) fn of_claim(claim: &Claim, clock: &Clock) -> String {
     let Holder { host, pid, label, process_group } = &*claim.holder;
-    json!({
+    let mut value = json!({
         "owner": claim.owner.to_string(),
         "host": host,
         "pid": pid,
         "label": label,
-        "process_group": process_group,
         "since": clock.wall_micros(),
-    })
-    .to_string()
+    });
+    // Not said where there is none: it travels with every claim.
+    if let Some(group) = process_group {
+        value["process_group"] = (*group).into();
+    }
+    value.to_string()
 }
 
 /// Whose key this is; `None` for a foreign client.
