@@ -64,7 +64,8 @@ impl EtcdStore {
             let claims = session.claims.load(Ordering::Acquire);
             let waiting = session.waiting.load(Ordering::Acquire);
             let idle_since = Moment::from_nanos(session.idle_since.load(Ordering::Acquire));
-            if session.has_ended() || (claims == 0 && idle_since.until(now) > IDLE) {
+            let idle = idle_since.until(now) > IDLE || session.is_retired();
+            if session.has_ended() || (claims == 0 && idle) {
                 // Dropped, its lease is revoked.
                 self.table.lock().drop_session(session.id);
                 continue;

@@ -10,7 +10,8 @@ use super::hold::{deletion, is_that_of, ours};
 use super::session::Session;
 use super::table::Entry;
 use crate::backend::{Hold, Release};
-use crate::error::Result;
+use crate::error::{Outcome, Result};
+use crate::name::Name;
 
 impl EtcdStore {
     /// Deletes the keys, each only if it is still the one that was granted (etcd#22082: a
@@ -45,10 +46,29 @@ impl EtcdStore {
     }
 
     /// Whether its key was still there.
+    ///
+    /// Without a compare, which etcd pays dearly for, where no other key can be in its
+    /// place: none of the session's requests is late, and nobody gets the place before the
+    /// answer is there; without an answer, nobody ever does.
     async fn delete_one(&self, hold: &Hold, session: &Session) -> Result<bool> {
         let key = self.layout.lock(&hold.name, session.id);
-        let txn = deletion(key, hold.token.get() as i64);
-        Ok(self.endpoints.txn(txn).await?.succeeded())
+        let Some(clearing) = Clearing::begin(self, session, &hold.name) else {
+            let txn = deletion(key, hold.token.get() as i64);
+            return Ok(self.endpoints.txn(txn).await?.succeeded());
+        };
+        let deleting = self.endpoints.on_keys(async |mut kv| kv.delete(key, None).await);
+        match deleting.await {
+            Ok(answer) => {
+                clearing.answered();
+                Ok(answer.deleted() > 0)
+            }
+            Err(error) => {
+                if error.outcome() == Outcome::NotApplied {
+                    clearing.answered();
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Whether the key of each was still there. Mostly all are: that is cheaper to say than
@@ -74,5 +94,39 @@ impl EtcdStore {
             _ => Err(broken_reply()),
         };
         response.op_responses().into_iter().map(answered).collect()
+    }
+}
+
+/// A place whose key is being deleted, whatever it is.
+struct Clearing<'a> {
+    store: &'a EtcdStore,
+    session: &'a Session,
+    name: &'a Name,
+}
+
+impl<'a> Clearing<'a> {
+    /// Unless something else than the key that is known may be there, or come.
+    fn begin(store: &'a EtcdStore, session: &'a Session, name: &'a Name) -> Option<Self> {
+        let clean = !session.is_retired() && !session.is_suspect(store.clock.now());
+        let begun = clean && store.table.lock().clear(session.id, name);
+        begun.then_some(Self { store, session, name })
+    }
+
+    /// It is over: what comes to this place now is not deleted.
+    fn answered(self) {
+        self.end();
+        std::mem::forget(self);
+    }
+
+    fn end(&self) {
+        self.store.table.lock().cleared(self.session.id, self.name);
+    }
+}
+
+impl Drop for Clearing<'_> {
+    /// Given up: the deletion may still arrive.
+    fn drop(&mut self) {
+        self.session.retire();
+        self.end();
     }
 }

@@ -44,6 +44,8 @@ pub(super) struct Session {
     /// Until when a key may appear on it that nobody wants, in nanoseconds.
     suspect_until: AtomicU64,
     pub(super) swept_at: AtomicU64,
+    /// Whether it takes no new claims any more.
+    retired: AtomicBool,
 }
 
 struct State {
@@ -97,6 +99,7 @@ impl Session {
             idle_since: AtomicU64::new(at.as_nanos()),
             suspect_until: AtomicU64::new(0),
             swept_at: AtomicU64::new(0),
+            retired: AtomicBool::new(false),
         }))
     }
 
@@ -140,6 +143,17 @@ impl Session {
     /// A request on it got no answer: it may still leave a key behind.
     pub(super) fn suspect(&self, now: Moment) {
         self.suspect_until.fetch_max((now + SUSPICION).as_nanos(), Ordering::AcqRel);
+    }
+
+    /// A deletion on it got no answer, and would take any key of that name: no new claim
+    /// may be put where it could find it.
+    pub(super) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
+    /// Whether it takes no new claims any more.
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
     }
 
     /// Whether a late key is feared.

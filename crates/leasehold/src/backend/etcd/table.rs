@@ -3,7 +3,7 @@
 //! wants any more.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -52,6 +52,8 @@ pub(super) struct Table {
     owners: HashMap<Owner, Entry>,
     /// Who has the one place that each session has in each lock's line.
     places: HashMap<(i64, Name), Owner>,
+    /// Places whose key is being deleted, whatever it may be: not to be taken meanwhile.
+    clearing: HashSet<(i64, Name)>,
     /// By TTL in seconds. More than one only where claims of this client meet.
     sessions: HashMap<u64, Vec<Arc<Session>>>,
     /// Owners whose late requests must not take effect, and until when.
@@ -83,7 +85,11 @@ impl Table {
         }
         let sessions = self.sessions.get(&seconds)?;
         let free = |session: &&Arc<Session>| {
-            session.is_usable(now) && !self.places.contains_key(&(session.id, claim.name.clone()))
+            let place = (session.id, claim.name.clone());
+            session.is_usable(now)
+                && !session.is_retired()
+                && !self.places.contains_key(&place)
+                && !self.clearing.contains(&place)
         };
         let session = sessions.iter().find(free)?.clone();
         session.claims.fetch_add(1, Ordering::AcqRel);
@@ -154,6 +160,17 @@ impl Table {
         entry.session.idle_since.store(now.as_nanos(), Ordering::Release);
         self.places.remove(&(entry.session.id, entry.name.clone()));
         Some(entry)
+    }
+
+    /// Nobody takes this place from now on, even when its owner is forgotten. Whether it
+    /// was not being cleared already.
+    pub(super) fn clear(&mut self, session: i64, name: &Name) -> bool {
+        self.clearing.insert((session, name.clone()))
+    }
+
+    /// It may be taken again.
+    pub(super) fn cleared(&mut self, session: i64, name: &Name) {
+        self.clearing.remove(&(session, name.clone()));
     }
 
     pub(super) fn bar(&mut self, owner: Owner, ttl: Duration, now: Moment) {
