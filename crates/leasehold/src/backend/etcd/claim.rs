@@ -120,11 +120,11 @@ impl EtcdStore {
 
     async fn decide(&self, seated: &Seated, mut answer: Answer) -> Result<Decision> {
         let Seated { claim, entry, .. } = seated;
-        if answer.line.is_empty() && answer.more {
-            // Nested names fill what was read.
+        let own = answer.own.as_ref().map_or(i64::MAX, |(revision, _)| *revision);
+        if answer.more && !answer.line.iter().any(|kv| kv.create_revision() < own) {
+            // Nested names fill what was read, or those behind us do.
             let all = self.whole_line(&claim.name).await?;
-            answer.revision = all.as_of;
-            answer.line = all.claims;
+            (answer.revision, answer.line, answer.more) = (all.as_of, all.claims, false);
         }
         let first = answer.line.first();
         let revision = match answer.own {
@@ -145,12 +145,12 @@ impl EtcdStore {
                 });
             }
         };
-        let key = self.layout.lock(&claim.name, entry.session.id).into_bytes();
+        let key = self.layout.lock(&claim.name, entry.session.id);
         let behind = first.filter(|first| first.create_revision() < revision);
         let now = self.clock.now();
         if self.take_back_barred(claim, now) {
             // Settled while this was on its way: nobody wants it.
-            self.remove(String::from_utf8_lossy(&key).into_owned(), revision).await?;
+            self.remove(key, revision).await?;
             return Ok(Decision::Verdict(Verdict::Held(None)));
         }
         let mut table = self.table.lock();
@@ -162,9 +162,10 @@ impl EtcdStore {
             }
             return Ok(Decision::Verdict(Verdict::Granted(grant(revision, proof))));
         };
-        let held_by = Some(value::held_by(first.value()));
+        // Of a long line not the first one was read, but any.
+        let held_by = (!answer.more).then(|| value::held_by(first.value()));
         let view = View {
-            complete: answer.line.iter().any(|kv| kv.key() == key) || !answer.more,
+            complete: !answer.more,
             ahead: ahead_of(&answer.line, revision),
             as_of: answer.revision,
             crowd: answer.crowd,

@@ -15,6 +15,7 @@ use super::seat::{Seated, Unanswered};
 use super::session::Session;
 use super::table::Entry;
 use super::{EtcdStore, NEAR, value};
+use crate::backend::Claim;
 use crate::error::{Outcome, Result};
 use crate::name::Name;
 use crate::owner::Owner;
@@ -32,7 +33,8 @@ pub(super) struct Answer {
     pub(super) put: bool,
     /// The create revision of our own key, whoever's owner it names.
     pub(super) own: Option<(i64, Option<Owner>)>,
-    /// The claims on the lock, first come first, as far as they were read.
+    /// The claims on the lock, first come first, as far as they were read: all of them,
+    /// unless there are more.
     pub(super) line: Vec<KeyValue>,
     pub(super) more: bool,
     pub(super) crowd: i64,
@@ -142,7 +144,7 @@ impl EtcdStore {
         let Seated { claim, entry, .. } = seated;
         let key = self.layout.lock(&claim.name, entry.session.id);
         let (free, put) = (self.free(seated), self.put(seated));
-        let look = || self.look(&claim.name);
+        let look = || self.look(claim);
         let absent = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
         if claim.queue {
             let behind = Txn::new()
@@ -154,12 +156,15 @@ impl EtcdStore {
         Txn::new().when([absent, free]).and_then([put]).or_else([TxnOp::get(key, None), look()])
     }
 
-    fn look(&self, name: &Name) -> TxnOp {
-        let line = self.layout.line(name);
-        let options = GetOptions::new()
-            .with_range(line.end)
-            .with_sort(SortTarget::Create, SortOrder::Ascend)
-            .with_limit(READ);
+    /// A part of the line. Who does not queue wants to know who is first: for that etcd reads
+    /// all of it. Who queues needs that only of a short line, which it gets whole; in a long
+    /// one a thousand newcomers would keep everybody else waiting.
+    fn look(&self, claim: &Claim) -> TxnOp {
+        let line = self.layout.line(&claim.name);
+        let mut options = GetOptions::new().with_range(line.end).with_limit(READ);
+        if !claim.queue {
+            options = options.with_sort(SortTarget::Create, SortOrder::Ascend);
+        }
         TxnOp::get(line.start, Some(options))
     }
 
@@ -187,6 +192,7 @@ impl EtcdStore {
             answer.more = look.more();
             answer.crowd = look.count();
             answer.line = self.claims_among(&seated.claim.name, look.take_kvs());
+            answer.line.sort_unstable_by_key(KeyValue::create_revision);
         }
         Ok(answer)
     }

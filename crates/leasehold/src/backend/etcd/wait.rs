@@ -162,44 +162,56 @@ impl Waiter<'_> {
 
     /// Waits for the key that has as many between it and us as we would follow.
     async fn step_far(&mut self) -> Result<Step> {
-        let ready = self.far.as_ref().map(Beacon::state);
-        match ready {
-            Some(Beacon::WAITS) if !self.is_silent() => return Ok(Step::Wait),
-            Some(Beacon::NOT_YET) if !self.is_silent() => return Ok(Step::Wait),
-            Some(Beacon::CREATED) => {
-                // It sees everything from now on: look again at what was before.
-                if let Some(far) = &self.far {
-                    let state = &far.signal.state;
-                    let _ = state.compare_exchange(
-                        Beacon::CREATED,
-                        Beacon::WAITS,
-                        Ordering::AcqRel,
-                        Ordering::Relaxed,
-                    );
+        if let Some(far) = &self.far {
+            let silent = self.is_silent();
+            match far.state() {
+                Beacon::NOT_YET | Beacon::WAITS if !silent => return Ok(Step::Wait),
+                Beacon::CREATED | Beacon::WAITS => {
+                    // It sees everything from now on, or should have: look at what was before.
+                    far.signal.waits();
+                    let (own, ahead) = self.are_there(far).await?;
+                    self.read_at = self.store.clock.now();
+                    match (own, ahead) {
+                        (false, _) => return Ok(Step::Gone),
+                        (true, true) => return Ok(Step::Again),
+                        (true, false) => {}
+                    }
                 }
-                let there = self.read().await?;
-                let same = self.far.as_ref().map(|far| &far.key) == self.farthest().as_ref();
-                if !same {
-                    self.far = None;
-                }
-                return Ok(if there { Step::Again } else { Step::Gone });
+                _ => {}
             }
-            _ => {}
         }
+        self.far = None;
         if !self.read().await? {
             return Ok(Step::Gone);
         }
-        self.far = match (self.view.complete && self.view.ahead.len() <= NEAR, self.farthest()) {
-            (false, Some(key)) => Some(Beacon::on(key, self.store)),
-            _ => None,
-        };
+        if !(self.view.complete && self.view.ahead.len() <= NEAR) {
+            self.far = self.farthest().map(|(created, key)| Beacon::on(created, key, self.store));
+        }
         Ok(Step::Again)
     }
 
-    fn farthest(&self) -> Option<Vec<u8>> {
+    /// Whether our own key is there, and the one that is waited for: to see that does not
+    /// cost etcd a look at the whole line.
+    async fn are_there(&self, far: &Beacon) -> Result<(bool, bool)> {
+        let look = |key: &[u8]| TxnOp::get(key, Some(GetOptions::new().with_keys_only()));
+        let txn = Txn::new().and_then([look(&self.key), look(&far.key)]);
+        let reading =
+            self.store.endpoints.call_within(LIMIT, async |etcd| etcd.kv_client().txn(txn).await);
+        let created = |part| match part {
+            TxnOpResponse::Get(get) => get.kvs().first().map(KeyValue::create_revision),
+            _ => None,
+        };
+        let mut seen = reading.await?.op_responses().into_iter().map(created);
+        let (Some(own), Some(ahead)) = (seen.next(), seen.next()) else {
+            return Err(broken_reply());
+        };
+        Ok((own == Some(self.revision), ahead == Some(far.created)))
+    }
+
+    fn farthest(&self) -> Option<(i64, Vec<u8>)> {
         let mut ahead: Vec<_> = self.view.ahead.iter().collect();
         ahead.sort_unstable_by_key(|(created, _)| std::cmp::Reverse(*created));
-        ahead.get(NEAR).map(|(_, key)| key.clone())
+        ahead.get(NEAR).map(|(created, key)| (*created, key.clone()))
     }
 
     /// Whether nothing has been heard for long.
@@ -306,6 +318,7 @@ impl Waiter<'_> {
 /// A watch on one key ahead.
 struct Beacon {
     key: Vec<u8>,
+    created: i64,
     signal: Arc<Signal>,
     _watch: Watch,
 }
@@ -321,13 +334,13 @@ impl Beacon {
     const WAITS: u8 = 2;
     const OVER: u8 = 3;
 
-    fn on(key: Vec<u8>, store: &EtcdStore) -> Self {
+    fn on(created: i64, key: Vec<u8>, store: &EtcdStore) -> Self {
         let signal = Arc::new(Signal { state: AtomicU8::new(0), changed: Notify::new() });
         let text = String::from_utf8_lossy(&key).into_owned();
         // Just this key.
         let keys = Range { end: format!("{text}\0"), start: text };
         let watch = store.watcher.watch(keys, true, signal.clone());
-        Self { key, signal, _watch: watch }
+        Self { key, created, signal, _watch: watch }
     }
 
     fn state(&self) -> u8 {
@@ -336,6 +349,12 @@ impl Beacon {
 }
 
 impl Signal {
+    /// It was seen that the watch is there.
+    fn waits(&self) {
+        let (from, to) = (Beacon::CREATED, Beacon::WAITS);
+        let _ = self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
     fn tell(&self, state: u8) {
         self.state.fetch_max(state, Ordering::AcqRel);
         self.changed.notify_one();
