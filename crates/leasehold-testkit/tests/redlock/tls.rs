@@ -6,10 +6,14 @@ use leasehold_testkit::world::within_bound;
 
 use crate::scene::{LONG, connect};
 
-/// Three nodes that speak TLS, want this password of the user `locks`, and know no other.
+/// Three nodes that speak TLS, and to nobody without a password: the user `locks` has one.
 fn nodes(authority: &Authority) -> (Vec<Redis>, String) {
-    let acl = ["--user", "locks on >se%cret ~* &* +@all", "--user", "default off"];
-    let started = (0..3).map(|_| authority.redis("no", &acl).expect("a node starts"));
+    let user = ["acl", "setuser", "locks", "on", ">se%cret", "~*", "&*", "+@all"];
+    let started = (0..3).map(|_| {
+        let (node, port) = authority.redis("no", &["--requirepass", "another"]).expect("a node");
+        node.cli(&user).expect("the node answers");
+        (node, port)
+    });
     let (nodes, ports): (Vec<_>, Vec<_>) = started.unzip();
     let hosts: Vec<_> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
     (nodes, hosts.join(","))
