@@ -431,6 +431,7 @@ impl Drop for RedlockStore {
         for task in &self.tasks {
             task.abort();
         }
+        asking::end_in_time(&self.nodes);
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::task::unconstrained;
 use tokio::time::Instant;
 
 use super::super::error::Failure;
-use super::node::Said;
+use super::node::{Node, Said};
 use super::poll::Votes;
 
 /// How long answers that nobody waits for any more may take. A request that is dropped
@@ -183,6 +183,27 @@ impl Unanswered {
         for (_, asking) in late {
             asking.give_up();
         }
+    }
+}
+
+impl Unanswered {
+    /// All of them are given up.
+    fn give_up(&self) {
+        let all = std::mem::take(&mut *self.0.lock());
+        all.into_iter().for_each(|(_, asking)| asking.give_up());
+    }
+}
+
+/// The client is gone. What it left behind may still be answered (a release that is everywhere
+/// but at one node), and does not keep a silent node's connection for ever.
+pub(super) fn end_in_time(nodes: &[Arc<Node>]) {
+    let Ok(runtime) = Handle::try_current() else { return };
+    for node in nodes.iter().filter(|node| !node.unanswered.0.lock().is_empty()) {
+        let node = node.clone();
+        runtime.spawn(async move {
+            tokio::time::sleep(LATEST).await;
+            node.unanswered.give_up();
+        });
     }
 }
 
