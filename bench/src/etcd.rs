@@ -14,7 +14,6 @@ use leasehold::Locks;
 use leasehold::backend::etcd::EtcdStore;
 use leasehold::clock::Clock;
 use leasehold_testkit::servers::Etcd;
-use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -133,13 +132,13 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
         for (index, case) in CASES.iter().enumerate().filter(|(index, _)| wanted(*index)) {
             match case.work {
                 Work::RawPairs(tasks) => {
-                    let (raw, ours) = pairs_in_turn(tasks, plan.measure)?;
+                    let (raw, ours) = pairs_in_turn(tasks, plan)?;
                     (all[index], all[index + 1]) = (Some(raw), Some(ours));
                 }
                 // Beside the raw ones, just before.
                 Work::Pairs => {}
                 Work::LockService(_) | Work::Contended(_) => {
-                    all[index] = Some(contended(case.work, plan.measure)?);
+                    all[index] = Some(contended(case.work, plan)?);
                 }
             }
         }
@@ -179,9 +178,10 @@ fn row(index: usize, case: &Case, repetitions: &[Vec<Option<Done>>]) -> Row {
 }
 
 /// The raw loop and ours, in turn, on a fresh server.
-fn pairs_in_turn(tasks: usize, measure: Duration) -> Result<(Done, Done)> {
+fn pairs_in_turn(tasks: usize, plan: &Plan) -> Result<(Done, Done)> {
     let server = Etcd::start(1, &["--unsafe-no-fsync=false"])?;
-    runtime()?.block_on(async {
+    let (runtime, measure) = (plan.runtime()?, plan.measure);
+    runtime.block_on(async {
         let driver = driver::Raw::connect(&server).await?;
         let locks = client(&server).await?;
         let loops: Vec<_> =
@@ -197,9 +197,10 @@ fn pairs_in_turn(tasks: usize, measure: Duration) -> Result<(Done, Done)> {
 }
 
 /// One case on a fresh server.
-fn contended(work: Work, measure: Duration) -> Result<Done> {
+fn contended(work: Work, plan: &Plan) -> Result<Done> {
     let server = Etcd::start(1, &["--unsafe-no-fsync=false"])?;
-    runtime()?.block_on(async {
+    let (runtime, measure) = (plan.runtime()?, plan.measure);
+    runtime.block_on(async {
         match work {
             Work::LockService(clients) => driver::lock_service(&server, clients, measure).await,
             Work::Contended(clients) => {
@@ -214,10 +215,6 @@ fn contended(work: Work, measure: Duration) -> Result<Done> {
             Work::RawPairs(_) | Work::Pairs => unreachable!("measured in turn"),
         }
     })
-}
-
-fn runtime() -> Result<Runtime> {
-    Ok(Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
 }
 
 async fn client(server: &Etcd) -> Result<Locks> {

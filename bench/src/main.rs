@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tokio::runtime::{Builder, Runtime};
 
 use crate::report::Format;
 
@@ -49,6 +50,10 @@ struct Bench {
     /// Measure only cases whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
+    /// Threads of the client, ours and the yardsticks' alike (`pairs` and `handover` have cases
+    /// for both).
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..))]
+    threads: u8,
     /// One JSON object per line instead of tables.
     #[arg(long)]
     json: bool,
@@ -89,6 +94,7 @@ pub(crate) struct Plan {
     pub(crate) measure: Duration,
     pub(crate) repetitions: Option<usize>,
     pub(crate) only: String,
+    pub(crate) threads: u8,
 }
 
 impl Plan {
@@ -98,6 +104,19 @@ impl Plan {
 
     pub(crate) fn wants(&self, case: &str) -> bool {
         case.contains(&self.only)
+    }
+
+    /// What clients run on. One thread is a runtime without threads of its own.
+    pub(crate) fn runtime(&self) -> Result<Runtime> {
+        let mut builder = match self.threads {
+            1 => Builder::new_current_thread(),
+            threads => {
+                let mut builder = Builder::new_multi_thread();
+                builder.worker_threads(threads.into());
+                builder
+            }
+        };
+        Ok(builder.enable_all().build()?)
     }
 
     /// A place for databases. On a disk, like those of users: `/tmp` may be memory.
@@ -121,6 +140,7 @@ fn bench(bench: Bench) -> Result<ExitCode> {
         measure: Duration::try_from_secs_f64(bench.seconds)?,
         repetitions: bench.repetitions,
         only: bench.only,
+        threads: bench.threads,
     };
     let format = if bench.json { Format::Json } else { Format::Table };
     let wants = |group| bench.group.is_none_or(|wanted| wanted == group);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use leasehold::Locks;
 use leasehold_testkit::servers::Postgres;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 
 use crate::Plan;
 use crate::pairs::{Run, run_of};
@@ -40,7 +40,7 @@ const RAW_CONNECTIONS: &str = "raw rows, 64 connections";
 pub(crate) fn run(plan: &Plan) -> Result<Table> {
     let server = Postgres::start(&[])?;
     pinned::pin(&server)?;
-    let runtime = Arc::new(Builder::new_multi_thread().worker_threads(2).enable_all().build()?);
+    let runtime = Arc::new(plan.runtime()?);
     let mut cases = cases(&server, &runtime)?;
     // What others are compared with always runs.
     let needed: Vec<&str> = cases

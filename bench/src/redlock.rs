@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use leasehold::{Locks, Owner};
 use rslock::LockManager;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 
 use crate::Plan;
 use crate::redis::server::Server;
@@ -42,7 +42,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
     let servers = (0..NODES).map(|_| Server::start()).collect::<Result<Vec<_>>>()?;
     let urls: Vec<String> = servers.iter().map(Server::url).collect();
     let hosts: Vec<_> = urls.iter().map(|url| url.trim_start_matches("redis://")).collect();
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = plan.runtime()?;
     let (least, ours) = runtime.block_on(async {
         let url = format!("redlock://{}", hosts.join(","));
         anyhow::Ok((Loop::open(&urls).await?, leasehold::connect(url).await?))

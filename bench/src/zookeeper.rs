@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use leasehold::Locks;
 use leasehold_testkit::servers::Zookeeper;
-use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
 use crate::Plan;
@@ -104,12 +103,12 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
     for _ in 0..plan.repetitions(3) {
         let server = Zookeeper::start_with("", JAVA)?;
         for work in [Work::Raw(TASKS), Work::Ours(TASKS)] {
-            measured(&server, work, WARM_UP)?;
+            measured(&server, work, plan, WARM_UP)?;
         }
         let mut all = Vec::new();
         for (index, case) in CASES.iter().enumerate() {
             all.push(match wanted(index) {
-                true => measured(&server, case.work, plan.measure)?,
+                true => measured(&server, case.work, plan, plan.measure)?,
                 false => None,
             });
         }
@@ -150,8 +149,13 @@ fn row(index: usize, case: &Case, repetitions: &[Vec<Option<Done>>]) -> Row {
 }
 
 /// One case; `None` if the peer is not there.
-fn measured(server: &Zookeeper, work: Work, measure: Duration) -> Result<Option<Done>> {
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+fn measured(
+    server: &Zookeeper,
+    work: Work,
+    plan: &Plan,
+    measure: Duration,
+) -> Result<Option<Done>> {
+    let runtime = plan.runtime()?;
     runtime.block_on(async {
         Ok(Some(match work {
             Work::Raw(tasks) => peers::raw(server, tasks, measure).await?,

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Result;
 use leasehold::clock::Clock;
-use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
 use super::server::Server;
@@ -23,7 +22,7 @@ pub(crate) fn run(plan: &Plan, server: &Server) -> Result<Table> {
     let mut rows = Vec::new();
     let case = format!("redis, {CLIENTS} clients");
     if plan.wants(&case) {
-        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let runtime = plan.runtime()?;
         let turns = runtime.block_on(contended(server, plan.measure.max(SHORTEST)))?;
         let mut each = HashMap::<usize, usize>::new();
         for turn in &turns {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use leasehold::clock::{Clock, Moment};
 use redis::aio::MultiplexedConnection;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use super::crowd::fair;
@@ -31,7 +31,7 @@ const FIGURES: usize = COLUMNS.len() - 1;
 type Pairing = ([f64; FIGURES], [f64; FIGURES]);
 
 pub(crate) fn run(plan: &Plan, server: &Server) -> Result<Table> {
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = plan.runtime()?;
     let mut rows = Vec::new();
     for (says, pause, goal) in [("", 0, 0.75), (", 5 ms idle", 5, 0.97)] {
         let ours = format!("redis, {CLIENTS} clients{says}");

@@ -8,7 +8,6 @@ use anyhow::{Result, bail, ensure};
 use leasehold::backend::redis::RedisStore;
 use leasehold::clock::Clock;
 use leasehold::{Lease, LeaseState, Locks, Owner};
-use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
 use super::raw::Raw;
@@ -32,7 +31,7 @@ pub(crate) fn run(plan: &Plan, server: &Server) -> Result<Table> {
         if !plan.wants(&name) {
             continue;
         }
-        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+        let runtime = plan.runtime()?;
         let figures = match goals.is_empty() {
             true => runtime.block_on(each_by_itself(server))?,
             false => runtime.block_on(kept(server))?,

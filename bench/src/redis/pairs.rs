@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use leasehold::{Locks, Owner};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 
 use super::peers::Peer;
 use super::raw::Raw;
@@ -29,7 +29,7 @@ enum Who {
 }
 
 pub(crate) fn run(plan: &Plan, server: &Server) -> Result<Table> {
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = plan.runtime()?;
     let (raw, ours) = runtime.block_on(async {
         anyhow::Ok((Raw::open(&server.url()).await?, leasehold::connect(server.url()).await?))
     })?;
