@@ -31,6 +31,9 @@ const TASKS: [usize; 2] = [1, 64];
 const SLICES: u32 = 4;
 const TTL: Duration = Duration::from_secs(30);
 
+/// What one case did, and what it cost the nodes.
+type Measured = (Sample, Effort);
+
 #[derive(Clone)]
 enum Who {
     Loop(Loop),
@@ -54,9 +57,9 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
         cases.push((name("redlock", tasks), tasks, Who::Ours(ours.clone())));
         cases.push((name("rslock", tasks), tasks, Who::Rslock(rslock.clone())));
     }
-    let mut repetitions = Vec::new();
+    let mut repetitions: Vec<Vec<Measured>> = Vec::new();
     for _ in 0..plan.repetitions(5) {
-        let mut samples: Vec<_> =
+        let mut samples: Vec<Measured> =
             cases.iter().map(|_| (Sample::empty(), Effort::default())).collect();
         for _ in 0..SLICES {
             for ((_, tasks, who), (sample, effort)) in cases.iter().zip(&mut samples) {
@@ -69,10 +72,10 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
     }
     let mut rows = Vec::new();
     for (index, (name, _, who)) in cases.iter().enumerate() {
-        let of = |figure: &dyn Fn(&[(Sample, Effort)]) -> f64| {
+        let of = |figure: &dyn Fn(&[Measured]) -> f64| {
             median(repetitions.iter().map(|samples| figure(samples)))
         };
-        let pairs = |samples: &[(Sample, Effort)]| samples[index].0.latencies.len() as f64;
+        let pairs = |samples: &[Measured]| samples[index].0.latencies.len() as f64;
         let ours = matches!(who, Who::Ours(_));
         // The loop comes first, for each number of tasks.
         let yardstick = index - index % 3;
