@@ -189,7 +189,7 @@ impl<'a> NodeTie<'a> {
         let guesses: Vec<u64> = locks(both).map(|at| self.resolve(guess, at)).collect();
         // What all have in common is said once, or for each.
         let terms = words([&ttl, &u8::from(queue)]);
-        let once = attempt % 2 == 0;
+        let once = attempt.is_multiple_of(2);
         args.extend(if once { terms.clone() } else { vec![String::new(); 2] });
         for guess in &guesses {
             args.extend(words([&owner, guess]));
