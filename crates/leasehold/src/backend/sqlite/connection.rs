@@ -47,6 +47,8 @@ pub(super) struct Session {
     /// The lock that was last found held or waited for: there the short way would fail.
     pub(super) crowded: Option<Name>,
     pub(super) chores: Arc<Chores>,
+    /// How many rows this connection had changed at the last commit.
+    changed: u64,
 }
 
 impl fmt::Debug for Session {
@@ -76,6 +78,7 @@ impl Session {
             rings,
             crowded,
             chores,
+            changed: 0,
         }
     }
 
@@ -119,7 +122,9 @@ impl Session {
             self.clients.clear();
         }
         self.clients.append(&mut self.newcomers);
-        self.chores.wrote();
+        let changed = self.connection.total_changes();
+        self.chores.wrote((changed - self.changed) as u32);
+        self.changed = changed;
     }
 
     /// Leaves the connection usable, whatever happened on it (a panic included).

@@ -17,8 +17,9 @@ use super::error::Fault;
 use super::row::{Client, nanos};
 use super::token::is_low;
 
-/// A commit adds one or two frames: so many commits make about a thousand.
-const CHECKPOINT_EVERY: u32 = 512;
+/// A row that changes adds one or two frames, alone or with others: so many make a few
+/// thousand.
+const CHECKPOINT_EVERY: u32 = 2_048;
 /// With writers that never rest, a passive checkpoint never finds the log's end: from
 /// this many frames on they are held up for a moment, or the log would grow for ever.
 const LONGEST_LOG: i64 = 8_000;
@@ -36,6 +37,7 @@ const CHUNK: usize = 128;
 /// What the store tells its housekeeping thread.
 #[derive(Debug, Default)]
 pub(super) struct Chores {
+    /// How many rows were changed so far.
     writes: AtomicU32,
     wish: Mutex<Wish>,
     called: Condvar,
@@ -48,10 +50,10 @@ struct Wish {
 }
 
 impl Chores {
-    /// A transaction was committed.
-    pub(super) fn wrote(&self) {
-        let writes = self.writes.fetch_add(1, Ordering::Relaxed);
-        if writes % CHECKPOINT_EVERY == CHECKPOINT_EVERY - 1 {
+    /// A transaction was committed that changed so many rows.
+    pub(super) fn wrote(&self, rows: u32) {
+        let before = self.writes.fetch_add(rows, Ordering::Relaxed);
+        if before / CHECKPOINT_EVERY != before.wrapping_add(rows) / CHECKPOINT_EVERY {
             self.wish.lock().checkpoint = true;
             self.called.notify_one();
         }
@@ -278,7 +280,7 @@ mod tests {
     #[test]
     fn a_store_that_never_rests_is_swept_too() {
         let chores = Chores::default();
-        let write = || (0..CHECKPOINT_EVERY).for_each(|_| chores.wrote());
+        let write = || (0..CHECKPOINT_EVERY).for_each(|_| chores.wrote(1));
         write();
         assert_eq!(chores.next_call(Instant::now() + TICK), Some(Call::Checkpoint));
         write();
