@@ -8,6 +8,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
@@ -67,6 +68,9 @@ const IN_FLIGHT: usize = 2;
 const FEWEST: usize = 3;
 /// More nodes than this are a mistake.
 const MOST: usize = 31;
+/// How often nodes that do not agree are looked at again before a client is refused.
+const LOOKS: u32 = 4;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 /// How many hints may be on their way; what is beyond them, renewals tell.
 const HINTS: usize = 64;
 
@@ -205,7 +209,7 @@ impl RedlockStore {
     async fn join(&self) -> Result<()> {
         let patience = self.settings.timeout + self.settings.timeout;
         let until = self.clock.now() + patience;
-        let mut joining = Joining::new();
+        let (mut joining, mut stuck) = (Joining::new(), 0);
         loop {
             let survey = self.step(&self.nodes, Step::Look).await;
             self.learn(&survey);
@@ -224,6 +228,12 @@ impl RedlockStore {
                 Next::Nothing => {}
                 Next::Again(pause) if self.clock.now() < until => {
                     self.clock.sleep(pause.min(patience)).await;
+                }
+                // Nodes are looked at one after the other: while another client founds the
+                // store, what is seen of them may fit no step of it.
+                Next::Stuck if !foreign && stuck < LOOKS => {
+                    stuck += 1;
+                    self.clock.sleep(BETWEEN_LOOKS).await;
                 }
                 Next::Again(_) | Next::Stuck => {
                     return Err(survey.verdicts(&self.list).no_majority());
@@ -318,7 +328,6 @@ impl RedlockStore {
         match hint {
             Hint::Lease(owner) if self.bids.heard(owner, node) => {}
             Hint::All => {
-                self.nodes[node].reconnected();
                 self.bids.heard_nothing(self.clock.now());
                 let _ = self.hints.try_send(hint);
             }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -41,6 +41,8 @@ pub(super) struct Server {
     role: Role,
     state: Mutex<State>,
     connecting: tokio::sync::Mutex<()>,
+    /// How often requests may have come to overtake each other.
+    reorderings: AtomicU64,
 }
 
 /// What a server is needed for.
@@ -104,13 +106,32 @@ impl Server {
     ) -> Arc<Self> {
         let state = Mutex::default();
         let connecting = tokio::sync::Mutex::default();
-        Arc::new(Self { host, client, timeout, clock, waiters, role, state, connecting })
+        let reorderings = AtomicU64::new(0);
+        Arc::new(Self {
+            host,
+            client,
+            timeout,
+            clock,
+            waiters,
+            role,
+            state,
+            connecting,
+            reorderings,
+        })
+    }
+
+    /// While this stays the same, requests arrive in the order in which they are sent. It
+    /// changes before a request may overtake an earlier one: with every new connection, and
+    /// when a script is sent again because the server did not know it.
+    pub(super) fn reorderings(&self) -> u64 {
+        self.reorderings.load(Ordering::Acquire)
     }
 
     /// Calls a script, which the server may have to be told first.
     pub(super) async fn call(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
         match self.request(&call.request).await {
             Err(failure) if failure.code() == Some("NOSCRIPT") => {
+                self.reorderings.fetch_add(1, Ordering::AcqRel);
                 self.load(call).await?;
                 self.request(&call.request).await
             }
@@ -222,6 +243,7 @@ impl Server {
             let mut state = self.state.lock();
             match &connected {
                 Ok(live) => {
+                    self.reorderings.fetch_add(1, Ordering::AcqRel);
                     state.live = Some(live.clone());
                     state.failed = None;
                     std::mem::replace(&mut state.connected_before, true)

@@ -1,7 +1,6 @@
 //! One of the nodes: an independent Redis master.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::Value;
 
@@ -26,8 +25,6 @@ pub(super) struct Node {
     pub(super) ears: Arc<Waiters>,
     /// What nobody waits for any more.
     pub(super) unanswered: Unanswered,
-    /// Counts its connections.
-    connections: AtomicU64,
 }
 
 /// What a node said to a call.
@@ -81,19 +78,8 @@ impl Node {
         let ears = Waiters::new(clock.clone());
         let connector = Connector::new(settings, clock, &ears)?;
         let role = Role::Everything { channel: channel.to_owned() };
-        let (unanswered, connections) = (Unanswered::default(), AtomicU64::new(0));
         let server = connector.server(host, role)?;
-        Ok(Arc::new(Self { index, server, ears, unanswered, connections }))
-    }
-
-    /// It has another connection than before.
-    pub(super) fn reconnected(&self) {
-        self.connections.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Which of its connections this is.
-    pub(super) fn connection(&self) -> u64 {
-        self.connections.load(Ordering::Acquire)
+        Ok(Arc::new(Self { index, server, ears, unanswered: Unanswered::default() }))
     }
 
     pub(super) fn name(&self) -> String {

@@ -28,13 +28,13 @@ pub(super) struct Stray {
 pub(super) struct Undecided<'a> {
     store: &'a Arc<RedlockStore>,
     pub(super) candidates: Vec<Candidate>,
-    connections: Arc<[u64]>,
+    reorderings: Arc<[u64]>,
 }
 
 impl<'a> Undecided<'a> {
     pub(super) fn new(store: &'a Arc<RedlockStore>, candidates: Vec<Candidate>) -> Self {
-        let connections = store.nodes.iter().map(|node| node.connection()).collect();
-        Self { store, candidates, connections }
+        let reorderings = store.nodes.iter().map(|node| node.server.reorderings()).collect();
+        Self { store, candidates, reorderings }
     }
 
     pub(super) fn limit(&self) -> Duration {
@@ -66,7 +66,7 @@ impl<'a> Undecided<'a> {
         }
         take_back(self.store, lost);
         if !all.is_empty() {
-            look_after(self.store, poll, all, self.connections.clone());
+            look_after(self.store, poll, all, self.reorderings.clone());
         }
         ended
     }
@@ -107,12 +107,12 @@ fn take_back(store: &Arc<RedlockStore>, strays: Vec<Arc<Stray>>) {
 }
 
 /// Nodes that grant a claim after its vote: fine if the lease lives. What gave it back since
-/// then came behind the claim, unless it took another connection: then it is taken back again.
+/// then came behind the claim, unless it may have overtaken it: then it is taken back again.
 fn look_after(
     store: &Arc<RedlockStore>,
     poll: Poll,
     strays: Vec<Arc<Stray>>,
-    connections: Arc<[u64]>,
+    reorderings: Arc<[u64]>,
 ) {
     let store = Arc::downgrade(store);
     poll.hand_over(Box::new(move |node, said| {
@@ -122,7 +122,7 @@ fn look_after(
             store.note(node, &said, &mut nobody);
             return;
         };
-        if store.nodes[node].connection() == connections[node] {
+        if store.nodes[node].server.reorderings() == reorderings[node] {
             return;
         }
         let granted = strays.iter().zip(answers.iter()).filter(|(stray, answer)| {
