@@ -204,7 +204,7 @@ impl Worker {
                 Err(error) => Some(error.to_string()),
             },
             Way::Long => match lock.acquire().await {
-                Ok(lease) => hand.use_guard(lease, ttl + ttl / 4, true).await,
+                Ok(lease) => hand.use_guard(lease, longer_than(ttl), true).await,
                 Err(error) => Some(error.to_string()),
             },
             Way::Overstay => match lock.no_renewal().acquire().await {
@@ -218,6 +218,12 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// For how long a lease is held that outlives its TTL by renewals: for long enough that one
+/// who is cut off meanwhile has time to be late, for not so long that others go without.
+fn longer_than(ttl: Duration) -> Duration {
+    ttl + (ttl * 3 / 2).min(Duration::from_secs(1)).max(ttl / 4)
 }
 
 /// One acquisition in the hands of its worker.
