@@ -6,9 +6,10 @@
 --
 -- This part does what is common: a lock that is free and had no line, a newcomer to the
 -- line of one that is held. It defines nothing, and compares times as texts of one length:
--- functions and numbers would cost more than the work. What is left goes to the rest of
--- the script.
-local call = redis.call
+-- functions and numbers would cost more than the work. What can be asked about all claims
+-- at once is, as a call costs more than what it does. What is left goes to the rest of the
+-- script.
+local call, sub, byte = redis.call, string.sub, string.byte
 local time = call('TIME')
 local second, rest = time[1], time[2]
 if #rest < 6 then
@@ -18,25 +19,42 @@ end
 local now = second .. rest
 local usual = #now == 16 and now < '4503599627370496'
 local who = ARGV[1]
+local count = #KEYS / 3
+-- What all locks and records hold (a key of another type: nothing), and whether nobody has
+-- a line.
+local known, lines, no_lines, token
+if count == 1 then
+  known = call('MGET', KEYS[1], KEYS[2])
+else
+  local keys = {}
+  lines = {}
+  for i = 1, count do
+    keys[2 * i - 1], keys[2 * i], lines[i] = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
+  end
+  known = call('MGET', unpack(keys))
+end
 local answers = {}
 local others
-for i = 1, #KEYS / 3 do
+for i = 1, count do
   local lock, record, line = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
   local owner, ttl, number = ARGV[3 * i - 1], ARGV[3 * i], ARGV[3 * i + 1]
+  local value, last = known[2 * i - 1], known[2 * i]
   local answer
-  -- A key of another type holds nothing here.
-  local known = call('MGET', lock, record)
-  local value, last = known[1], known[2]
   if not usual then
     answer = nil
   elseif not value then
-    -- A TTL of six digits is less than half of what a record is kept for at least.
-    if #ttl < 7 and (not last or string.sub(last, 17, 17) == ' ' and string.sub(last, 1, 16) < now)
-      and call('EXISTS', lock, line) == 0
+    if lines and no_lines == nil then
+      no_lines = call('EXISTS', unpack(lines)) == 0
+    end
+    -- A TTL of six digits is less than half of what a record is kept for at least. (What
+    -- is set only if it is not there needs no look at its type.)
+    if #ttl < 7 and (not last or byte(last, 17) == 32 and sub(last, 1, 16) < now)
+      and (no_lines or call('EXISTS', line) == 0)
+      and call('SET', lock, owner, 'PX', ttl, 'NX')
     then
-      call('SET', lock, owner, 'PX', ttl)
       call('SET', record, now .. ' ' .. now .. ' ' .. owner .. ' ' .. who, 'PX', '3600000')
-      answer = tonumber(now)
+      token = token or tonumber(now)
+      answer = token
     end
   elseif value == owner then
     answer = nil
@@ -49,8 +67,8 @@ for i = 1, #KEYS / 3 do
     local places = call('HMGET', line, owner, 'b' .. owner, 'h', 't', 'x')
     local first, place, lives = places[3], places[4], places[5]
     if not places[1] and not places[2] then
-      local waiter = owner .. ' ' .. string.sub(now, 1, 13) .. ' ' .. number .. ' ' .. ttl .. ' ' .. who
-      local millis = string.sub(rest, 1, 3)
+      local waiter = owner .. ' ' .. sub(now, 1, 13) .. ' ' .. number .. ' ' .. ttl .. ' ' .. who
+      local millis = sub(rest, 1, 3)
       if not first and not place and not lives then
         call('HSET', line, 'h', '0', 't', '1', '0', waiter, owner, '0', 'x', second + 60 .. millis)
         call('PEXPIRE', line, '60000')

@@ -5,12 +5,38 @@
 --
 -- This part does what is common: nobody waits, or the first in line does, alone or with
 -- another right behind it. It defines nothing, and compares times as texts of one length:
--- functions and numbers would cost more than the work. What is left goes to the rest of
--- the script.
-local call, sub = redis.call, string.sub
+-- functions and numbers would cost more than the work. What can be asked about all holds
+-- at once is, as a call costs more than what it does. What is left goes to the rest of the
+-- script.
+local call = redis.call
 local answers = {}
+local count = #KEYS / 3
+if count > 1 then
+  local locks, lines = {}, {}
+  for i = 1, count do
+    locks[i], lines[i] = KEYS[3 * i - 2], KEYS[3 * i]
+  end
+  if call('EXISTS', unpack(lines)) == 0 then
+    -- A key of another type holds nothing here.
+    local known = call('MGET', unpack(locks))
+    local held = {}
+    for i = 1, count do
+      if known[i] == ARGV[2 * i - 1] then
+        held[#held + 1] = locks[i]
+        answers[i] = 1
+      else
+        answers[i] = 0
+      end
+    end
+    if #held > 0 then
+      call('DEL', unpack(held))
+    end
+    return answers
+  end
+end
+local sub, find, byte = string.sub, string.find, string.byte
 local others, second, now
-for i = 1, #KEYS / 3 do
+for i = 1, count do
   local lock, line = KEYS[3 * i - 2], KEYS[3 * i]
   local answer
   if redis.pcall('GET', lock) ~= ARGV[2 * i - 1] then
@@ -35,20 +61,22 @@ for i = 1, #KEYS / 3 do
           -- The clock in µs: 16 digits until the year 2286.
           second, now = time[1], time[1] .. rest
         end
-        -- An owner has 32 digits, a time in ms 13.
-        local number, ttl, at, stop =
-          string.match(waiter, '^ %d%d%d%d%d%d%d%d%d%d%d%d%d (%d+) (%d+) ()%S+() ', 33)
-        local token = ARGV[2 * i]
+        -- <owner, 32 digits> <seen, 13> <number> <ttl> <channel> <holder>
+        local numbered = find(waiter, ' ', 48, true)
+        local lives = find(waiter, ' ', numbered + 1, true)
+        local listens = find(waiter, ' ', lives + 1, true)
+        local ttl, token = sub(waiter, numbered + 1, lives - 1), ARGV[2 * i]
         -- A TTL of six digits is less than half of what a record is kept for at least.
-        if number and #ttl < 7 and #now == 16 and now < '4503599627370496'
+        if #ttl < 7 and #now == 16 and now < '4503599627370496'
           and #token == 16 and token < now
+          and byte(waiter, 33) == 32 and byte(waiter, 47) == 32
           and (sub(waiter, 34, 43) == second
             or math.abs(sub(now, 1, 13) - sub(waiter, 34, 46)) < 3000)
         then
           local owner = sub(waiter, 1, 32)
           local term = (#ttl > 4 or #ttl == 4 and ttl > '3000') and '3000' or ttl
           call('SET', lock, owner, 'PX', term)
-          call('SET', KEYS[3 * i - 1], now .. ' ' .. now .. ' ' .. owner .. sub(waiter, at - 1),
+          call('SET', KEYS[3 * i - 1], now .. ' ' .. now .. ' ' .. owner .. sub(waiter, lives),
             'PX', '3600000')
           if not next and call('HLEN', line) <= 5 then
             call('DEL', line)
@@ -57,9 +85,9 @@ for i = 1, #KEYS / 3 do
             call('HSET', line, 'h', after)
           end
           -- `S:` a channel of the lock's shard in a cluster, `P:` one of the server.
-          call(string.byte(waiter, at) == 83 and 'SPUBLISH' or 'PUBLISH',
-            sub(waiter, at + 2, stop - 1),
-            'g ' .. owner .. ' ' .. now .. ' ' .. number .. ' ' .. term)
+          call(byte(waiter, lives + 1) == 83 and 'SPUBLISH' or 'PUBLISH',
+            sub(waiter, lives + 3, listens - 1),
+            'g ' .. owner .. ' ' .. now .. sub(waiter, 47, numbered) .. term)
           answer = 1
         end
       end

@@ -2,7 +2,7 @@
 //!
 //! It is as lean as a hand-over wants it. Whoever asks while nothing is under way writes to
 //! the socket itself; what comes while answers are awaited collects, and leaves together. A
-//! message goes to its waiter from where it is read.
+//! message goes to its waiter from where it is read, and before answers that can wait.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,6 +22,11 @@ use tokio::task::{self, JoinHandle};
 use super::request::Request;
 use super::resp::{Frame, Stop, frame};
 
+/// How many answers after a message can wait: to the release of what it granted, and to the
+/// claim that may follow.
+const PATIENT: usize = 2;
+/// How often such an answer lets others go first.
+const YIELDS: usize = 2;
 /// How much is read at once, at first.
 const BUFFER: usize = 8 * 1024;
 /// How much room for requests is kept when none are there.
@@ -227,6 +232,7 @@ impl Shared {
         let _ending = Ending(&self);
         let mut buffer = vec![0; BUFFER];
         let mut filled = 0;
+        let mut patient = 0;
         loop {
             if filled == buffer.len() {
                 buffer.resize(2 * filled, 0);
@@ -243,6 +249,14 @@ impl Shared {
                 match frame(&buffer[used..filled]) {
                     Ok((frame, length)) => {
                         used += length;
+                        match frame {
+                            Frame::Message(_) => patient = PATIENT,
+                            Frame::Answer(_) if patient > 0 => {
+                                patient -= 1;
+                                let_others_go_first().await;
+                            }
+                            _ => {}
+                        }
                         if !self.heard(frame) {
                             return;
                         }
@@ -290,6 +304,15 @@ impl Shared {
     }
 }
 
+/// A server writes the answer to a release before the message to whom that let in, and all
+/// wait for whoever has the lock: what the next holder is told, and sends, comes before what
+/// the last one does now. (It may be another client's, on the same thread.)
+async fn let_others_go_first() {
+    for _ in 0..YIELDS {
+        task::yield_now().await;
+    }
+}
+
 /// However one of the two tasks ends (the socket does, the runtime, a panic), nobody is left
 /// waiting.
 struct Ending<'a>(&'a Shared);
@@ -328,6 +351,7 @@ fn no_hello(error: RedisError) -> RedisError {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Wake, Waker};
     use std::time::Duration;
 
     use tokio::net::TcpListener;
@@ -414,6 +438,32 @@ mod tests {
         say(&server, ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n-NOSCRIPT none\r\n").await;
         assert_eq!(answered(answer).await.unwrap_err().code(), Some("NOSCRIPT"));
         assert_eq!(heard.recv().await.unwrap(), "hi");
+    }
+
+    /// All wait for the next holder, and nobody for the last one.
+    #[tokio::test]
+    async fn the_answer_after_a_message_comes_behind_the_messages_of_others() {
+        struct Looks(Mutex<mpsc::UnboundedReceiver<String>>, Mutex<Option<bool>>);
+        impl Wake for Looks {
+            fn wake(self: Arc<Self>) {
+                *self.1.lock() = Some(self.0.lock().try_recv().is_ok());
+            }
+        }
+        let message = ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n";
+        let (server, wire, mut heard) = pair().await;
+        let (others_server, _others_wire, others) = pair().await;
+        say(&server, message).await;
+        assert_eq!(heard.recv().await.unwrap(), "hi");
+        let mut answer = wire.send(&redis::cmd("a")).unwrap();
+        let looks = Arc::new(Looks(Mutex::new(others), Mutex::default()));
+        let waker = Waker::from(looks.clone());
+        assert!(Pin::new(&mut answer).poll(&mut Context::from_waker(&waker)).is_pending());
+        say(&server, ":1\r\n").await;
+        say(&others_server, message).await;
+        while looks.1.lock().is_none() {
+            task::yield_now().await;
+        }
+        assert_eq!(*looks.1.lock(), Some(true), "the message was not there yet");
     }
 
     /// Closed, garbage, an answer too many, a slot that moved: nobody waits for what comes after.
