@@ -188,7 +188,7 @@ fn case(ours: &Ours, runtime: &Arc<Runtime>, path: &Path) -> Result<Case> {
 }
 
 /// The names that one of several tasks goes round.
-fn names(task: usize, tasks: usize) -> Vec<String> {
+pub(crate) fn names(task: usize, tasks: usize) -> Vec<String> {
     (0..(NAMES / tasks).max(1)).map(|i| format!("bench:{task}:{i}")).collect()
 }
 

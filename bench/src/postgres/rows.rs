@@ -9,7 +9,7 @@ use tokio::runtime::Runtime;
 use tokio_postgres::{Client, Statement};
 
 use super::{connection, tasks};
-use crate::pairs::Run;
+use crate::pairs::{Run, names};
 use crate::stats::{Latencies, latencies, record};
 
 const TABLE: &str = "create table if not exists raw_lease (name text primary key, owner bytea, \
@@ -25,6 +25,9 @@ const TAKE: &str = "with taken as (insert into raw_lease as l (name, owner, toke
 const GIVE_BACK: &str = "with given as (update raw_lease l set owner = null \
      from unnest($1::text[], $2::bytea[]) as u(name, owner) \
      where l.name = u.name and l.owner = u.owner returning 1) select count(*) from given";
+
+/// Names that are taken together, set by set.
+type Sets = Arc<[Vec<String>]>;
 
 struct Raw {
     client: Arc<Client>,
@@ -42,12 +45,17 @@ impl Raw {
         })
     }
 
-    /// Takes and gives back all these names, again and again.
-    async fn pairs_until(self: Arc<Self>, end: Instant, names: Vec<String>) -> Result<Latencies> {
-        let owners: Vec<&[u8]> = names.iter().map(|_| &[7u8; 16][..]).collect();
+    /// Goes round these sets of names: takes and gives back all of one, then of the next.
+    async fn pairs_until(self: Arc<Self>, end: Instant, sets: Sets) -> Result<Latencies> {
+        let most = sets.iter().map(Vec::len).max().unwrap_or(0);
+        let owners = vec![&[7u8; 16][..]; most];
         let mut latencies = latencies();
         let mut before = Instant::now();
-        while before < end {
+        for names in sets.iter().cycle() {
+            if before >= end {
+                break;
+            }
+            let owners = &owners[..names.len()];
             let taken = self.client.query_one(&self.take, &[&names, &owners]).await?;
             ensure!(taken.get::<_, Vec<i64>>(0).len() == names.len(), "the raw loop got too few");
             let given: i64 =
@@ -61,14 +69,17 @@ impl Raw {
     }
 }
 
-/// So many claims share each statement, and each commit.
+/// So many claims share each statement, and each commit. The names are those of our own
+/// tasks, and come in the same turn: the table is of the same size, and has as many versions.
 pub(super) fn batched(runtime: &Arc<Runtime>, url: &str, count: usize) -> Result<Run> {
     let raw = Raw::open(runtime, url)?;
     let runtime = runtime.clone();
+    let each: Vec<Vec<String>> = (0..count).map(|claim| names(claim, count)).collect();
+    let turn = |turn: usize| each.iter().map(|names| names[turn].clone()).collect();
+    let sets: Sets = (0..each[0].len()).map(turn).collect();
     Ok(Box::new(move |measure| {
         let end = Instant::now() + measure;
-        let names = (0..count).map(|claim| format!("bench:{claim}")).collect();
-        tasks(&runtime, vec![raw.clone().pairs_until(end, names)])
+        tasks(&runtime, vec![raw.clone().pairs_until(end, sets.clone())])
     }))
 }
 
@@ -79,7 +90,8 @@ pub(super) fn connections(runtime: &Arc<Runtime>, url: &str, count: usize) -> Re
     Ok(Box::new(move |measure| {
         let end = Instant::now() + measure;
         let each = |(client, raw): (usize, &Arc<Raw>)| {
-            raw.clone().pairs_until(end, vec![format!("alone:{client}")])
+            let names = names(client, count).into_iter().map(|name| vec![format!("alone:{name}")]);
+            raw.clone().pairs_until(end, names.collect())
         };
         tasks(&runtime, raws.iter().enumerate().map(each).collect())
     }))

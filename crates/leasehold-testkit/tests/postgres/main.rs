@@ -1,5 +1,6 @@
 //! PostgreSQL: the whole suite in both modes, and what only happens there.
 
+mod batches;
 mod clocks;
 mod conformance;
 mod crashes;

@@ -29,6 +29,7 @@ mod hold;
 mod inspect;
 mod listener;
 mod seats;
+mod shortcut;
 mod verbs;
 mod wait;
 
@@ -60,6 +61,8 @@ pub(super) struct LeaseStore {
     settings: Arc<Settings>,
     clock: Clock,
     claims: Wire,
+    /// For claims of locks that are free, as most are.
+    shortcut: shortcut::Shortcut,
     rest: Wire,
     /// Where this client listens: a number that is its own.
     client: i64,
@@ -84,6 +87,7 @@ impl LeaseStore {
         let seats = Arc::new(Seats::default());
         let store = Arc::new(Self {
             claims: Wire::new(settings.clone(), pooled),
+            shortcut: shortcut::Shortcut::default(),
             rest: Wire::new(settings.clone(), pooled),
             listener: Listener::new(settings.clone(), client, seats.clone(), pooled),
             beats: beats::Beats::default(),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio_postgres::types::ToSql;
 
+use super::super::wire::odd_answer;
 use super::{LeaseStore, micros, nanos, verbs};
 use crate::backend::{Claim, Grant, Verdict};
 use crate::clock::Moment;
@@ -23,25 +24,93 @@ impl LeaseStore {
             left = others;
             // The server locks its rows in this order.
             ours.sort_unstable_by(|&a, &b| claims[a].name.cmp(&claims[b].name));
-            let batch: Vec<&Claim> = ours.iter().map(|&at| &claims[at]).collect();
-            let answers = self.claim_batch(&session, &batch, &holder).await?;
-            for (at, answer) in ours.into_iter().zip(answers) {
-                verdicts[at] = Some(answer);
+            let asked = self.claim_batch(&session, &claims, ours, &holder, &mut verdicts).await;
+            if let Err(error) = asked {
+                // Whoever was granted a lock already has to find that out.
+                let granted = verdicts.iter().any(Option::is_some);
+                return Err(if granted { error.outcome_unknown() } else { error });
             }
         }
         Ok(verdicts.into_iter().flatten().collect())
     }
 
+    /// Asks for these claims of one holder, in the order of their names.
     async fn claim_batch(
+        &self,
+        session: &super::Session,
+        claims: &[Claim],
+        ours: Vec<usize>,
+        holder: &Holder,
+        verdicts: &mut [Option<Verdict>],
+    ) -> Result<()> {
+        let mut ours = ours;
+        if self.shortcut.is_open() {
+            let batch: Vec<&Claim> = ours.iter().map(|&at| &claims[at]).collect();
+            let granted = self.take(session, &batch, holder).await?;
+            for (&at, grant) in ours.iter().zip(&granted) {
+                verdicts[at] = grant.map(Verdict::Granted);
+            }
+            // One that asked again may have a seat of before.
+            let sat = ours.iter().filter(|&&at| claims[at].queue && verdicts[at].is_some());
+            self.seats.leave_all(sat.map(|&at| claims[at].owner));
+            ours.retain(|&at| verdicts[at].is_none());
+            if ours.is_empty() {
+                return Ok(());
+            }
+            self.shortcut.leads_nowhere();
+        }
+        let batch: Vec<&Claim> = ours.iter().map(|&at| &claims[at]).collect();
+        let answers = Box::pin(self.ask_for(session, &batch, holder)).await?;
+        for (at, answer) in ours.into_iter().zip(answers) {
+            verdicts[at] = Some(answer);
+        }
+        Ok(())
+    }
+
+    /// Takes what is free and was held before; that is most, as a rule, and costs least.
+    async fn take(
+        &self,
+        session: &super::Session,
+        claims: &[&Claim],
+        holder: &Holder,
+    ) -> Result<Vec<Option<Grant>>> {
+        let Columns { names, owners, ttls } = Columns::of(claims);
+        let owners: Vec<&[u8]> = owners.iter().map(|owner| &owner[..]).collect();
+        let sent = self.clock.now();
+        let (sent_at, pid) = (nanos(sent), holder.pid as i32);
+        let parameters: [&(dyn ToSql + Sync); 8] =
+            [&names, &owners, &ttls, &sent_at, &self.client, &holder.host, &pid, &holder.label];
+        let mut grants = vec![None; claims.len()];
+        let row = match session.row(&verbs::TAKE, &parameters).await {
+            Ok(row) => row,
+            // Somebody has a row for long: he is waited for where the rest is done.
+            Err(error) if error.outcome() == Outcome::NotApplied && session.is_open() => {
+                tracing::debug!(%error, "nothing was taken at once");
+                return Ok(grants);
+            }
+            Err(error) => return Err(error),
+        };
+        let places: Option<Vec<i64>> = row.get(0);
+        let tokens: Option<Vec<i64>> = row.get(1);
+        let taken = places.unwrap_or_default().into_iter().zip(tokens.unwrap_or_default());
+        for (place, token) in taken {
+            let at = usize::try_from(place - 1).map_err(|_| odd_answer())?;
+            let (claim, grant) = (claims.get(at), grants.get_mut(at));
+            let (Some(claim), Some(grant)) = (claim, grant) else { return Err(odd_answer()) };
+            *grant = Some(Self::grant(token, sent_at, micros(claim.ttl)));
+        }
+        Ok(grants)
+    }
+
+    /// Asks for each of these, and for a place in line where that is wanted.
+    async fn ask_for(
         &self,
         session: &super::Session,
         claims: &[&Claim],
         holder: &Holder,
     ) -> Result<Vec<Verdict>> {
-        let names: Vec<&str> = claims.iter().map(|claim| claim.name.as_str()).collect();
-        let owners: Vec<[u8; 16]> = claims.iter().map(|claim| claim.owner.to_bytes()).collect();
+        let Columns { names, owners, ttls } = Columns::of(claims);
         let owners: Vec<&[u8]> = owners.iter().map(|owner| &owner[..]).collect();
-        let ttls: Vec<i64> = claims.iter().map(|claim| micros(claim.ttl)).collect();
         let queues: Vec<bool> = claims.iter().map(|claim| claim.queue).collect();
         let sent = self.clock.now();
         // A seat first: the grant may be told before the answer is read (redisson#1763).
@@ -130,6 +199,23 @@ impl LeaseStore {
             }
         }
         Ok(grants)
+    }
+}
+
+/// Claims as the server takes them: an element of each array for each.
+struct Columns<'a> {
+    names: Vec<&'a str>,
+    owners: Vec<[u8; 16]>,
+    ttls: Vec<i64>,
+}
+
+impl<'a> Columns<'a> {
+    fn of(claims: &[&'a Claim]) -> Self {
+        Self {
+            names: claims.iter().map(|claim| claim.name.as_str()).collect(),
+            owners: claims.iter().map(|claim| claim.owner.to_bytes()).collect(),
+            ttls: claims.iter().map(|claim| micros(claim.ttl)).collect(),
+        }
     }
 }
 

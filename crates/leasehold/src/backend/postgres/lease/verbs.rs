@@ -8,6 +8,13 @@ const NAMES: Type = Type::TEXT_ARRAY;
 const OWNERS: Type = Type::BYTEA_ARRAY;
 const NUMBERS: Type = Type::INT8_ARRAY;
 
+/// The common case of the following.
+pub(super) const TAKE: Verb = Verb {
+    sql: "select * from leasehold.take($1, $2, $3, $4, $5, $6, $7, $8)",
+    types: &[NAMES, OWNERS, NUMBERS, Type::INT8, Type::INT8, Type::TEXT, Type::INT4, Type::TEXT],
+    number: 11,
+};
+
 pub(super) const ACQUIRE: Verb = Verb {
     sql: "select * from leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     types: &[

@@ -49,6 +49,40 @@ begin
 end
 $$;
 
+-- Takes each lock that is known here, free and waited for by nobody: which of them, by their
+-- places in the batch from 1, and their tokens. The others are for `acquire`.
+--
+-- Most locks were held before, and an update of a row that is there is much less work than an
+-- insert that finds it. Rows are locked in the order of their names, as in renew, and those
+-- that are not free not at all. So nothing more may be locked in this transaction, and what is
+-- left is asked for in another; who has a row for long is waited for there, and not here.
+create or replace function leasehold.take(
+    names text[], owners bytea[], ttls bigint[], sent bigint,
+    the_client bigint, the_host text, the_pid integer, the_label text,
+    out places bigint[], out tokens bigint[]
+) language plpgsql set enable_hashjoin = off set enable_seqscan = off
+  set lock_timeout = '100ms' as $$
+declare
+    at  timestamptz := clock_timestamp();
+    low bigint := leasehold.clock_floor();
+begin
+    with taken as (
+        update leasehold.locks l
+           set token = greatest(l.token + 1, low), owner = u.owner, client = the_client,
+               proved = sent, term = u.ttl, expires = at + u.ttl * interval '1 microsecond',
+               since = at, host = the_host, pid = the_pid, label = the_label
+          from (select * from unnest(names, owners, ttls) with ordinality
+                           as b(name, owner, ttl, place)
+                 order by b.name collate "C") as u
+         where l.name = u.name and not l.crowded
+           and (l.owner is null or (l.expires <= at and l.owner <> u.owner))
+           and (l.barred is null or u.owner <> all (l.barred))
+        returning u.place, l.token
+    )
+    select array_agg(t.place), array_agg(t.token) into places, tokens from taken t;
+end
+$$;
+
 -- Takes each lock that is free; where asked, takes a place in line. `names` must be in order
 -- and without doubles. `states` is null when all were granted, else for each
 -- 0 granted, 1 held, 2 queued; then `proofs` and `terms` tell of the grants, the rest of holders.
@@ -445,6 +479,6 @@ $$;
 
 -- Which of their revisions these functions are.
 create or replace function leasehold.revision() returns integer
-language sql immutable as $$ select 2 $$;
+language sql immutable as $$ select 3 $$;
 
 insert into leasehold.meta (version) values (1) on conflict do nothing;
