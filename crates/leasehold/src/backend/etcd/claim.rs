@@ -124,6 +124,10 @@ impl EtcdStore {
         if answer.more && !answer.line.iter().any(|kv| kv.create_revision() < own) {
             // Nested names fill what was read, or those behind us do.
             let all = self.whole_line(&claim.name).await?;
+            if answer.own.is_some() && !all.claims.iter().any(|kv| kv.create_revision() == own) {
+                // Gone between the two looks: nobody is ahead of a key that is not there.
+                return Err(given_up());
+            }
             (answer.revision, answer.line, answer.more) = (all.as_of, all.claims, false);
         }
         let first = answer.line.first();

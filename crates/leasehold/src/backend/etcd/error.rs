@@ -58,9 +58,15 @@ pub(super) fn explain(error: EtcdError) -> Error {
                 }
                 RESOURCE_EXHAUSTED if said.contains("database space exceeded") => {
                     let advice = "compact and defragment it, then clear the alarm NOSPACE";
-                    told(ErrorKind::Unavailable, format!("etcd's quota is used up; {advice}"))
+                    let message = format!("etcd's quota is used up; {advice}");
+                    // What crosses the quota while it is applied stays applied.
+                    told(ErrorKind::Unavailable, message).outcome_unknown()
                 }
-                RESOURCE_EXHAUSTED => told(ErrorKind::Unavailable, said),
+                RESOURCE_EXHAUSTED if said.contains("too many requests") => {
+                    told(ErrorKind::Unavailable, said)
+                }
+                // A connection that was ended for its many pings, with requests on it.
+                RESOURCE_EXHAUSTED => told(ErrorKind::Unavailable, said).outcome_unknown(),
                 PERMISSION_DENIED | UNAUTHENTICATED => {
                     let advice = "check the user, its password and its role's keys";
                     told(ErrorKind::Invalid, format!("etcd refuses this user ({said}); {advice}"))

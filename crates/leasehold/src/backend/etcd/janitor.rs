@@ -61,10 +61,12 @@ impl EtcdStore {
         // Not in the loop's head, which would keep the guard.
         let sessions = self.table.lock().sessions();
         for session in sessions {
+            // Before its claims are counted: nobody takes a place on it any more.
+            let retired = session.is_retired();
             let claims = session.claims.load(Ordering::Acquire);
             let waiting = session.waiting.load(Ordering::Acquire);
             let idle_since = Moment::from_nanos(session.idle_since.load(Ordering::Acquire));
-            let idle = idle_since.until(now) > IDLE || session.is_retired();
+            let idle = idle_since.until(now) > IDLE || retired;
             if session.has_ended() || (claims == 0 && idle) {
                 // Dropped, its lease is revoked.
                 self.table.lock().drop_session(session.id);

@@ -15,7 +15,8 @@ use crate::name::Name;
 
 impl EtcdStore {
     /// Deletes the keys, each only if it is still the one that was granted (etcd#22082: a
-    /// retried unlock deleted a newer lock of the same session).
+    /// retried unlock deleted a newer lock of the same session): by a compare, or because
+    /// nothing else can be there (ADR 8).
     pub(super) async fn give_back(self: &Arc<Self>, holds: Vec<Hold>) -> Result<Vec<Release>> {
         let entries: Vec<Option<Entry>> = {
             let table = self.table.lock();
@@ -52,7 +53,7 @@ impl EtcdStore {
     /// answer is there; without an answer, nobody ever does.
     async fn delete_one(&self, hold: &Hold, session: &Session) -> Result<bool> {
         let key = self.layout.lock(&hold.name, session.id);
-        let Some(clearing) = Clearing::begin(self, session, &hold.name) else {
+        let Some(clearing) = Clearing::begin(self, session, hold) else {
             let txn = deletion(key, hold.token.get() as i64);
             return Ok(self.endpoints.txn(txn).await?.succeeded());
         };
@@ -106,10 +107,10 @@ struct Clearing<'a> {
 
 impl<'a> Clearing<'a> {
     /// Unless something else than the key that is known may be there, or come.
-    fn begin(store: &'a EtcdStore, session: &'a Session, name: &'a Name) -> Option<Self> {
+    fn begin(store: &'a EtcdStore, session: &'a Session, hold: &'a Hold) -> Option<Self> {
         let clean = !session.is_retired() && !session.is_suspect(store.clock.now());
-        let begun = clean && store.table.lock().clear(session.id, name);
-        begun.then_some(Self { store, session, name })
+        let begun = clean && store.table.lock().clear(session.id, hold);
+        begun.then_some(Self { store, session, name: &hold.name })
     }
 
     /// It is over: what comes to this place now is not deleted.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::line::View;
 use super::session::Session;
-use crate::backend::Claim;
+use crate::backend::{Claim, Hold};
 use crate::clock::Moment;
 use crate::name::Name;
 use crate::owner::Owner;
@@ -162,10 +162,15 @@ impl Table {
         Some(entry)
     }
 
-    /// Nobody takes this place from now on, even when its owner is forgotten. Whether it
-    /// was not being cleared already.
-    pub(super) fn clear(&mut self, session: i64, name: &Name) -> bool {
-        self.clearing.insert((session, name.clone()))
+    /// Nobody takes this place from now on, even when its owner is forgotten. Whether it is
+    /// still the place of this claim, and not being cleared already: in one look, because
+    /// whoever was forgotten meanwhile may have a successor there.
+    pub(super) fn clear(&mut self, session: i64, hold: &Hold) -> bool {
+        let place = (session, hold.name.clone());
+        let revision = Some(hold.token.get() as i64);
+        let its_own = self.places.get(&place) == Some(&hold.owner)
+            && self.owners.get(&hold.owner).is_some_and(|entry| entry.revision == revision);
+        its_own && self.clearing.insert(place)
     }
 
     /// It may be taken again.
