@@ -58,18 +58,19 @@ async fn each_lock_of_a_mixed_batch_gets_its_own_verdict() {
     }
 }
 
-/// What was taken is not forgotten when the rest of its request fails.
+/// The verdict of a request is one for all: what was taken is given back when the rest fails,
+/// and those who wait in line are not told that their place is in doubt.
 #[tokio::test]
-async fn a_request_that_fails_half_way_is_settled() {
+async fn what_was_taken_is_given_back_when_the_rest_of_its_request_fails() {
     let server = Postgres::start(&[]).unwrap();
     let store = postgres::open(&server.url(), Clock::boot()).await.unwrap();
     make_known(&store, &["known"]).await;
     let store = postgres::open(&server.url(), Clock::boot()).await.unwrap();
-    let broken = "alter function leasehold.acquire rename to acquired";
-    server.psql(broken).unwrap();
-    let asked = claims(&["known", "new"]);
-    let error = store.clone().acquire(asked.clone()).await.unwrap_err();
-    assert_eq!(error.outcome(), leasehold::Outcome::Unknown, "{error}");
-    let settled = store.clone().settle(asked).await.unwrap();
-    assert!(settled[0].is_some() && settled[1].is_none(), "{settled:?}");
+    server.psql("alter function leasehold.acquire rename to acquired").unwrap();
+    let error = store.clone().acquire(claims(&["known", "new"])).await.unwrap_err();
+    assert_eq!(error.outcome(), leasehold::Outcome::NotApplied, "{error}");
+    let known = store.clone().inspect(Name::new("known").unwrap()).await.unwrap();
+    assert!(known.is_none_or(|info| info.lease.is_none()));
+    server.psql("alter function leasehold.acquired rename to acquire").unwrap();
+    make_known(&store, &["known", "new"]).await;
 }

@@ -100,3 +100,16 @@ where
     let rows = asked.map_err(|error| explain(error, &session.place))?;
     Ok(rows.first().and_then(|row| row.get(0)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_functions_tell_the_revision_that_is_expected_of_them() {
+        let told = format!(
+            "leasehold.revision() returns integer\nlanguage sql immutable as $$ select {REVISION} $$"
+        );
+        assert!(FUNCTIONS.contains(&told));
+    }
+}

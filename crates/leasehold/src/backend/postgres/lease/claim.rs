@@ -8,7 +8,7 @@ use super::super::wire::odd_answer;
 use super::{LeaseStore, micros, nanos, verbs};
 use crate::backend::{Claim, Grant, Verdict};
 use crate::clock::Moment;
-use crate::error::{Outcome, Result};
+use crate::error::{Error, Outcome, Result};
 use crate::holder::{HeldBy, Holder};
 
 impl LeaseStore {
@@ -26,9 +26,8 @@ impl LeaseStore {
             ours.sort_unstable_by(|&a, &b| claims[a].name.cmp(&claims[b].name));
             let asked = self.claim_batch(&session, &claims, ours, &holder, &mut verdicts).await;
             if let Err(error) = asked {
-                // Whoever was granted a lock already has to find that out.
-                let granted = verdicts.iter().any(Option::is_some);
-                return Err(if granted { error.outcome_unknown() } else { error });
+                let given_back = Box::pin(self.give_back(&session, &claims, &verdicts, &error));
+                return Err(if given_back.await { error } else { error.outcome_unknown() });
             }
         }
         Ok(verdicts.into_iter().flatten().collect())
@@ -65,6 +64,31 @@ impl LeaseStore {
             verdicts[at] = Some(answer);
         }
         Ok(())
+    }
+
+    /// The rest of a request failed: what it was granted before is given back. Whether nothing
+    /// is left of it; otherwise everybody has to find out.
+    async fn give_back(
+        &self,
+        session: &super::Session,
+        claims: &[Claim],
+        verdicts: &[Option<Verdict>],
+        failed: &Error,
+    ) -> bool {
+        let mut granted: Vec<(&Claim, i64)> = Vec::new();
+        for (claim, verdict) in claims.iter().zip(verdicts) {
+            if let Some(Verdict::Granted(grant)) = verdict {
+                granted.push((claim, grant.token.get() as i64));
+            }
+        }
+        if granted.is_empty() || failed.outcome() != Outcome::NotApplied {
+            return granted.is_empty();
+        }
+        granted.sort_unstable_by(|(one, _), (other, _)| one.name.cmp(&other.name));
+        let (granted, tokens): (Vec<&Claim>, Vec<i64>) = granted.into_iter().unzip();
+        let Columns { names, owners, .. } = Columns::of(&granted);
+        let owners: Vec<&[u8]> = owners.iter().map(|owner| &owner[..]).collect();
+        session.row(&verbs::RELEASE, &[&names, &owners, &tokens]).await.is_ok()
     }
 
     /// Takes what is free and was held before; that is most, as a rule, and costs least.
