@@ -245,6 +245,7 @@ impl Shared {
             }
             filled += count;
             let mut used = 0;
+            let mut yielded = false;
             loop {
                 match frame(&buffer[used..filled]) {
                     Ok((frame, length)) => {
@@ -253,7 +254,10 @@ impl Shared {
                             Frame::Message(_) => patient = PATIENT,
                             Frame::Answer(_) if patient > 0 => {
                                 patient -= 1;
-                                let_others_go_first().await;
+                                // Once for what was read together: a message may be in it, too.
+                                if !std::mem::replace(&mut yielded, true) {
+                                    let_others_go_first().await;
+                                }
                             }
                             _ => {}
                         }
