@@ -107,9 +107,6 @@ impl RedlockStore {
             if told + begun < self.nodes.len() {
                 return Next::Again(PAUSE);
             }
-        } else if stands.len() < self.nodes.len() {
-            // Who said nothing may be one that has notice.
-            return Next::Again(PAUSE);
         } else if members + told < self.nodes.len() {
             return Next::Stuck;
         }
