@@ -133,9 +133,9 @@ impl<R: Request> Slot<R> {
                 let context = self.lane.context.clone();
                 background::begin(&context.runtime, async move {
                     let answers = self.lane.context.ask(sending).await;
+                    self.turn = None;
                     // The caller may be gone: what it left behind is undone elsewhere.
                     let _ = reply.send(answers.and_then(only));
-                    self.turn = None;
                     self.send_collected().await;
                 });
                 InPlace::UnderWay(answer)

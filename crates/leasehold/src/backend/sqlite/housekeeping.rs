@@ -87,7 +87,7 @@ impl Chores {
 /// Why the housekeeping thread woke up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
-    /// Many transactions were committed.
+    /// Many rows were changed.
     Checkpoint,
     /// It is time for the rest, too.
     Tick,

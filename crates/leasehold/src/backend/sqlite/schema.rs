@@ -18,7 +18,7 @@ pub(super) const APPLICATION: i64 = 0x4C53_4844;
 pub(super) const VERSION: i64 = 1;
 
 /// A log that grew under load shrinks to so many bytes when it begins anew.
-const LARGEST_IDLE_LOG: i64 = 16 << 20;
+const LARGEST_IDLE_LOG: i64 = 32 << 20;
 
 const SCHEMA: &str = include_str!("schema.sql");
 
