@@ -455,9 +455,11 @@ mod tests {
         }
         let message = ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n";
         let (server, wire, mut heard) = pair().await;
-        let (others_server, _others_wire, others) = pair().await;
-        say(&server, message).await;
-        assert_eq!(heard.recv().await.unwrap(), "hi");
+        let (others_server, _others_wire, mut others) = pair().await;
+        for (server, heard) in [(&server, &mut heard), (&others_server, &mut others)] {
+            say(server, message).await;
+            assert_eq!(heard.recv().await.unwrap(), "hi");
+        }
         let mut answer = wire.send(&redis::cmd("a")).unwrap();
         let looks = Arc::new(Looks(Mutex::new(others), Mutex::default()));
         let waker = Waker::from(looks.clone());
