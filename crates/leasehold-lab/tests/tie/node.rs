@@ -3,7 +3,9 @@
 //!
 //! The model has one lock; a real node has many, here two, under one marker.
 
+mod claim;
 mod marker;
+mod names;
 mod register;
 mod steps;
 
@@ -13,6 +15,7 @@ use redis::{Value, cmd};
 use crate::episode::{Gap, Tally, Tie, same};
 use crate::world::{Message, World, words};
 use marker::Marker;
+use names::{client, holder, id, list, text};
 use register::Register;
 pub(crate) use steps::{Mark, Sender, Step};
 
@@ -172,101 +175,6 @@ impl<'a> NodeTie<'a> {
     fn keys_by_kind(&self, both: bool, kinds: &[usize]) -> Vec<String> {
         let key = |at: usize, kind: usize| self.locks[at].keys[kind].clone();
         kinds.iter().flat_map(|kind| locks(both).map(move |at| key(at, *kind))).collect()
-    }
-
-    fn claim(
-        &mut self,
-        by: Sender,
-        attempt: u8,
-        both: bool,
-        ttl: u64,
-        queue: bool,
-        guess: Option<Mark>,
-    ) -> Result<(), String> {
-        let (owner, channel) = (text(by.client, attempt), self.channel(by.client));
-        let mut args = vec![format!("{channel} {}", holder(by.client))];
-        let keys = self.keys_by_kind(both, &[RECORD, LOCK, LINE]);
-        let guesses: Vec<u64> = locks(both).map(|at| self.resolve(guess, at)).collect();
-        // What all have in common is said once, or for each.
-        let terms = words([&ttl, &u8::from(queue)]);
-        let once = attempt.is_multiple_of(2);
-        args.extend(if once { terms.clone() } else { vec![String::new(); 2] });
-        for guess in &guesses {
-            args.extend(words([&owner, guess]));
-        }
-        for _ in guesses.iter().filter(|_| !once) {
-            args.extend_from_slice(&terms);
-        }
-        let Some(seen) = self.ask(by, "CLAIM", keys, args)? else { return Ok(()) };
-        let mut expected = Vec::new();
-        for (at, guess) in locks(both).zip(guesses) {
-            expected.push(self.expect_claim(by, attempt, at, ttl, queue, guess));
-        }
-        same("the answer to the claim", &in_short(Value::Array(expected)), &in_short(seen))
-    }
-
-    fn expect_claim(
-        &mut self,
-        by: Sender,
-        attempt: u8,
-        at: usize,
-        ttl: u64,
-        queue: bool,
-        guess: u64,
-    ) -> Value {
-        self.forget_expired();
-        let (millis, micros) = (self.world.millis(), self.world.micros());
-        let channel = self.channel(by.client);
-        let clock = int(micros);
-        if self.locks[at].bars(by.client, millis) {
-            self.tally.note("claim: barred");
-            let nobody = Value::BulkString(Vec::new());
-            let last = int(self.locks[at].node.token);
-            return Value::Array(vec![
-                Value::Int(0),
-                last,
-                clock,
-                Value::Int(-1),
-                nobody.clone(),
-                nobody,
-            ]);
-        }
-        let owner = id(by.client, attempt);
-        let wanted = Some(guess).filter(|guess| (1..=micros + FURTHEST).contains(guess));
-        let before = self.locks[at].node;
-        match self.order(by, at, Order::Claim { owner, guess: wanted }) {
-            Answer::Granted { last, stored } => {
-                let lock = &mut self.locks[at];
-                lock.take(owner, millis + ttl);
-                lock.wait_no_more(by.client);
-                self.marker.heed(ttl, 0);
-                if lock.node.token != before.token {
-                    self.marker.heed(ttl, lock.node.token);
-                    lock.remember(micros, ttl, format!("{channel} {}", holder(by.client)));
-                }
-                if stored {
-                    Value::Int(1)
-                } else {
-                    Value::Array(vec![Value::Int(1), int(last), clock])
-                }
-            }
-            Answer::Held { last } => {
-                let lock = &mut self.locks[at];
-                if queue {
-                    lock.wait(by.client, millis, channel);
-                }
-                let (held, record) = (lock.holder_text(), lock.record_text());
-                Value::Array(vec![
-                    Value::Int(0),
-                    int(last),
-                    clock,
-                    int(lock.expires - millis),
-                    Value::BulkString(held.into_bytes()),
-                    Value::BulkString(record.into_bytes()),
-                ])
-            }
-            answer => panic!("no answer to a claim: {answer:?}"),
-        }
     }
 
     fn store(
@@ -534,30 +442,6 @@ fn in_short(answer: Value) -> Value {
 
 fn int(number: u64) -> Value {
     Value::Int(number as i64)
-}
-
-/// The owner of a client's attempt, in the model.
-fn id(client: u8, attempt: u8) -> u8 {
-    4 * client + attempt
-}
-
-/// What a client is known by.
-fn client(client: u8) -> String {
-    format!("{client:032x}")
-}
-
-/// What its attempt is known by.
-fn text(of: u8, attempt: u8) -> String {
-    format!("{}{attempt:04x}", client(of))
-}
-
-/// The name of a list of nodes.
-fn list(list: u8) -> String {
-    format!("list{list}")
-}
-
-fn holder(client: u8) -> String {
-    format!("{client},host,label")
 }
 
 /// A node that is new.

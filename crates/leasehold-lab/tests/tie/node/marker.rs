@@ -2,7 +2,7 @@
 
 use leasehold_lab::quorum::node::{Node, Standing};
 
-use super::list;
+use super::names::list;
 
 /// By how much the ceiling is ahead of the token that lifted it.
 const LEAD: u64 = 1_000_000;

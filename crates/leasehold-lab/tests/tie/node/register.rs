@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use leasehold_lab::quorum::node::Node;
 use redis::cmd;
 
-use super::{FOREIGN, MEMORY, OPERATOR, REASON, client, id, new_node, text};
+use super::names::{client, id, text};
+use super::{FOREIGN, MEMORY, OPERATOR, REASON, new_node};
 use crate::world::{Message, World};
 
 /// For how long a record is kept at least, in ms.
