@@ -1,0 +1,146 @@
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::*;
+
+/// A server that we speak for, a connection to it, and what is heard on that.
+async fn pair() -> (TcpStream, Wire, mpsc::UnboundedReceiver<String>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (tell, told) = mpsc::unbounded_channel();
+    let ears = Box::new(move |heard: Heard<'_>| {
+        let _ = tell.send(match heard {
+            Heard::Message(message) => String::from_utf8(message.to_vec()).unwrap(),
+            Heard::Ended => "ended".to_owned(),
+        });
+    });
+    (listener.accept().await.unwrap().0, Wire::on(client, ears), told)
+}
+
+async fn say(server: &TcpStream, text: &str) {
+    let mut rest = text.as_bytes();
+    while !rest.is_empty() {
+        server.writable().await.unwrap();
+        rest = &rest[server.try_write(rest).unwrap_or(0)..];
+    }
+}
+
+/// What the server is asked, until there is nothing for a while.
+async fn asked(server: &TcpStream) -> String {
+    let mut bytes = [0; 4096];
+    let mut text = String::new();
+    while timeout(Duration::from_millis(50), server.readable()).await.is_ok() {
+        match server.try_read(&mut bytes) {
+            Ok(0) => break,
+            Ok(count) => text.push_str(std::str::from_utf8(&bytes[..count]).unwrap()),
+            Err(_) => {}
+        }
+    }
+    text
+}
+
+fn words(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| !line.starts_with(['*', '$'])).collect()
+}
+
+#[tokio::test]
+async fn answers_go_to_those_who_asked_in_order_whoever_gave_up() {
+    let (server, wire, _heard) = pair().await;
+    let [first, second, third] = ["a", "b", "c"].map(|word| wire.send(&redis::cmd(word)));
+    drop(second);
+    assert_eq!(words(&asked(&server).await), ["a", "b", "c"]);
+    say(&server, ":1\r\n:2\r\n:").await;
+    assert_eq!(answered(first.unwrap()).await.unwrap(), Value::Int(1));
+    say(&server, "3\r\n").await;
+    assert_eq!(answered(third.unwrap()).await.unwrap(), Value::Int(3));
+}
+
+#[tokio::test]
+async fn many_at_once_arrive_whole_and_in_order() {
+    const MANY: usize = 5_000;
+    let (server, wire, _heard) = pair().await;
+    let long = "x".repeat(1_000);
+    let asking = |number: usize| wire.send(redis::cmd("ECHO").arg(number).arg(&long)).unwrap();
+    let answers: Vec<_> = (0..MANY).map(asking).collect();
+    // More than the socket takes: it is read only now.
+    let text = asked(&server).await;
+    let numbers: Vec<_> = words(&text).into_iter().skip(1).step_by(3).collect();
+    assert_eq!(numbers.len(), MANY);
+    for number in numbers {
+        say(&server, &format!(":{number}\r\n")).await;
+    }
+    for (number, answer) in answers.into_iter().enumerate() {
+        assert_eq!(answered(answer).await.unwrap(), Value::Int(number as i64));
+    }
+}
+
+#[tokio::test]
+async fn messages_come_between_answers() {
+    let (server, wire, mut heard) = pair().await;
+    let answer = wire.send(&redis::cmd("a")).unwrap();
+    say(&server, ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n-NOSCRIPT none\r\n").await;
+    assert_eq!(answered(answer).await.unwrap_err().code(), Some("NOSCRIPT"));
+    assert_eq!(heard.recv().await.unwrap(), "hi");
+}
+
+/// All wait for the next holder, and nobody for the last one.
+#[tokio::test]
+async fn the_answer_after_a_message_comes_behind_the_messages_of_others() {
+    struct Looks(Mutex<mpsc::UnboundedReceiver<String>>, Mutex<Option<bool>>);
+    impl Wake for Looks {
+        fn wake(self: Arc<Self>) {
+            *self.1.lock() = Some(self.0.lock().try_recv().is_ok());
+        }
+    }
+    let message = ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n";
+    let (server, wire, mut heard) = pair().await;
+    let (others_server, _others_wire, mut others) = pair().await;
+    for (server, heard) in [(&server, &mut heard), (&others_server, &mut others)] {
+        say(server, message).await;
+        assert_eq!(heard.recv().await.unwrap(), "hi");
+    }
+    let mut answer = wire.send(&redis::cmd("a")).unwrap();
+    let looks = Arc::new(Looks(Mutex::new(others), Mutex::default()));
+    let waker = Waker::from(looks.clone());
+    assert!(Pin::new(&mut answer).poll(&mut Context::from_waker(&waker)).is_pending());
+    say(&server, ":1\r\n").await;
+    say(&others_server, message).await;
+    while looks.1.lock().is_none() {
+        task::yield_now().await;
+    }
+    assert_eq!(*looks.1.lock(), Some(true), "the message was not there yet");
+}
+
+/// Closed, garbage, an answer too many, a slot that moved: nobody waits for what comes after.
+#[tokio::test]
+async fn nobody_is_left_waiting_when_it_ends() {
+    let moved = ">3\r\n$12\r\nsunsubscribe\r\n$1\r\nc\r\n:0\r\n";
+    for last in ["", "what?\r\n", moved, ":1\r\n:2\r\n:3\r\n"] {
+        let (server, wire, mut heard) = pair().await;
+        let answers = ["a", "b"].map(|word| wire.send(&redis::cmd(word)).unwrap());
+        say(&server, last).await;
+        if last.is_empty() {
+            drop(server);
+        }
+        assert_eq!(heard.recv().await.unwrap(), "ended", "{last:?}");
+        for answer in answers {
+            assert_eq!(answered(answer).await.is_ok(), last.starts_with(':'), "{last:?}");
+        }
+        assert!(wire.ask(&redis::cmd("c")).await.is_err());
+    }
+}
+
+#[tokio::test]
+async fn it_ends_with_its_last_clone_and_tells_nobody() {
+    let (server, wire, mut heard) = pair().await;
+    drop(wire.clone());
+    let answer = wire.send(&redis::cmd("a")).unwrap();
+    drop(wire);
+    assert!(answered(answer).await.is_err());
+    assert_eq!(words(&asked(&server).await), ["a"]);
+    assert_eq!(heard.recv().await, None);
+}
