@@ -54,6 +54,23 @@ async fn without_a_conflict_two_round_trips_are_the_most() {
     eventually("a claim and a token at each of five nodes", asked).await;
 }
 
+/// A node that was told to forget its scripts is told them again, each when it is needed: the
+/// release may then arrive before the claim that it is to undo.
+#[tokio::test]
+async fn no_key_is_left_where_scripts_were_forgotten() {
+    let five = nodes(5, &[]);
+    let locks = client(&five).await;
+    for round in 0..30 {
+        for node in &five.nodes[..2] {
+            node.cli(&["script", "flush", "sync"]).unwrap();
+        }
+        let lock = locks.lock(format!("a{round}")).ttl(LONG);
+        within_bound("the lock", lock.acquire()).await.unwrap().release().await.unwrap();
+    }
+    let nothing = async || five.nodes.iter().all(|node| lock_keys(node).is_empty());
+    eventually("nothing is left, long before a TTL", nothing).await;
+}
+
 /// distributed-lock leaves thousands: many clients, few locks, many who give up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_key_is_left_on_any_node() {

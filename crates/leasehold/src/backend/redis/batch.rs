@@ -25,6 +25,16 @@ where
     if !slots_matter || items.len() <= 1 {
         return if items.is_empty() { Ok(Vec::new()) } else { ask(items).await };
     }
+    Box::pin(each_slot(items, ask)).await
+}
+
+async fn each_slot<T, A, F>(
+    items: Vec<Located<T>>,
+    ask: impl Fn(Vec<Located<T>>) -> F,
+) -> Result<Vec<A>>
+where
+    F: Future<Output = Result<Vec<A>>>,
+{
     let count = items.len();
     let mut slots: BTreeMap<u16, (Vec<usize>, Vec<Located<T>>)> = BTreeMap::new();
     for (place, item) in items.into_iter().enumerate() {

@@ -30,7 +30,7 @@ impl RedisStore {
             return by_slot(claims, matter, ask).await;
         }
         let mut verdicts = by_slot(claims.clone(), matter, ask).await?;
-        self.replicate(&claims, &mut verdicts).await?;
+        Box::pin(self.replicate(&claims, &mut verdicts)).await?;
         Ok(verdicts)
     }
 
@@ -94,7 +94,8 @@ impl RedisStore {
         self.waiters.forget(claim.owner);
         if let (Turn::Granted(grant), true) = (&turn, self.settings.wait_replicas > 0) {
             let mut verdicts = vec![Verdict::Granted(*grant)];
-            self.replicate(&self.locate(vec![claim], |claim| &claim.name), &mut verdicts).await?;
+            let claims = self.locate(vec![claim], |claim| &claim.name);
+            Box::pin(self.replicate(&claims, &mut verdicts)).await?;
             if let [Verdict::Granted(grant)] = verdicts[..] {
                 return Ok(Turn::Granted(grant));
             }

@@ -1,4 +1,6 @@
 //! A connection to a server: our own, or the driver's where TLS or a sentinel is behind it.
+//!
+//! The driver's futures are large, and would make those of all requests so: they are boxed.
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisResult, Value};
@@ -17,7 +19,7 @@ impl Connection {
     pub(super) async fn request(&mut self, request: &Request) -> RedisResult<Value> {
         match self {
             Self::Own(wire) => wire.request(request).await,
-            Self::Driver(driver) => request.command().query_async(driver).await,
+            Self::Driver(driver) => Box::pin(request.command().query_async(driver)).await,
         }
     }
 
@@ -25,7 +27,7 @@ impl Connection {
     pub(super) async fn ask(&mut self, command: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Own(wire) => wire.ask(command).await,
-            Self::Driver(driver) => command.query_async(driver).await,
+            Self::Driver(driver) => Box::pin(command.query_async(driver)).await,
         }
     }
 
@@ -34,14 +36,14 @@ impl Connection {
     pub(super) async fn ask_all(&mut self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
         match self {
             Self::Own(wire) => wire.ask_all(commands).await,
-            Self::Driver(driver) => commands.query_async(driver).await,
+            Self::Driver(driver) => Box::pin(commands.query_async(driver)).await,
         }
     }
 
     pub(super) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
         match self {
             Self::Own(wire) => wire.ask(redis::cmd("SUBSCRIBE").arg(channel)).await.map(drop),
-            Self::Driver(driver) => driver.subscribe(channel).await,
+            Self::Driver(driver) => Box::pin(driver.subscribe(channel)).await,
         }
     }
 }

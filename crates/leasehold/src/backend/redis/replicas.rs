@@ -12,6 +12,7 @@ use super::batch::Located;
 use super::claim::millis;
 use super::error::unexpected;
 use super::hold::renewal;
+use super::server::loading;
 use crate::backend::{Claim, Hold, Verdict};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -52,16 +53,18 @@ impl RedisStore {
     async fn confirmed_by(&self, hold: &Located<Hold>) -> Result<Option<u32>> {
         let call = renewal(&self.settings.prefix, std::slice::from_ref(&hold.1));
         let server = self.route.waits_for_replicas(hold.0.slot).await?;
-        let mut commands = redis::pipe();
-        commands.add_command(call.request.command());
-        let wait = commands.cmd("WAIT").arg(self.settings.wait_replicas);
-        wait.arg(millis(self.settings.timeout / 2));
-        let mut asked = server.ask_all(&commands).await;
+        let commands = |mut commands: redis::Pipeline| {
+            commands.add_command(call.request.command());
+            let wait = commands.cmd("WAIT").arg(self.settings.wait_replicas);
+            wait.arg(millis(self.settings.timeout / 2));
+            commands
+        };
+        let mut asked = server.ask_all(&commands(redis::pipe())).await;
         if asked.as_ref().is_err_and(|failure| failure.code() == Some("NOSCRIPT")) {
-            server.load(&call).await?;
-            asked = server.ask_all(&commands).await;
+            asked = server.ask_all(&commands(loading(&call))).await;
         }
-        let [renewed, count] = &asked?[..] else { return Err(unexpected()) };
+        let asked = asked?;
+        let [.., renewed, count] = &asked[..] else { return Err(unexpected()) };
         if number(&items(renewed.clone(), 1)?[0])? == 0 {
             return Ok(None);
         }

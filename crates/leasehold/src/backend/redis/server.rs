@@ -132,8 +132,10 @@ impl Server {
         match self.request(&call.request).await {
             Err(failure) if failure.code() == Some("NOSCRIPT") => {
                 self.reorderings.fetch_add(1, Ordering::AcqRel);
-                self.load(call).await?;
-                self.request(&call.request).await
+                let mut commands = loading(call);
+                commands.add_command(call.request.command());
+                let answers = Box::pin(self.ask_all(&commands)).await;
+                answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
             }
             answer => answer,
         }
@@ -141,20 +143,15 @@ impl Server {
 
     /// The same at a node that is just getting the slot.
     pub(super) async fn call_asking(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
-        let mut commands = redis::pipe();
-        commands.cmd("ASKING").ignore().add_command(call.request.command());
-        let mut answer = self.ask_all(&commands).await;
+        let asking = |mut commands: redis::Pipeline| {
+            commands.cmd("ASKING").ignore().add_command(call.request.command());
+            commands
+        };
+        let mut answer = self.ask_all(&asking(redis::pipe())).await;
         if answer.as_ref().is_err_and(|failure| failure.code() == Some("NOSCRIPT")) {
-            self.load(call).await?;
-            answer = self.ask_all(&commands).await;
+            answer = self.ask_all(&asking(loading(call))).await;
         }
         answer.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
-    }
-
-    pub(super) async fn load(self: &Arc<Self>, call: &Call) -> Result<(), Failure> {
-        let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(call.script.text);
-        self.ask(&load).await.map(drop)
     }
 
     async fn request(self: &Arc<Self>, request: &Request) -> Result<Value, Failure> {
@@ -223,9 +220,14 @@ impl Server {
 
     /// A connection that works.
     pub(super) async fn live(&self) -> Result<Live> {
-        if let Some(live) = self.present() {
-            return Ok(live);
+        match self.present() {
+            Some(live) => Ok(live),
+            // What is rare must not make the future larger that each request moves.
+            None => Box::pin(self.another()).await,
         }
+    }
+
+    async fn another(&self) -> Result<Live> {
         let _alone = self.connecting.lock().await;
         if let Some(live) = self.present() {
             return Ok(live);
@@ -347,6 +349,14 @@ impl Server {
             }
         });
     }
+}
+
+/// Tells the server a script. What calls it goes right behind: nobody has it forget that
+/// between the two.
+pub(super) fn loading(call: &Call) -> redis::Pipeline {
+    let mut commands = redis::pipe();
+    commands.cmd("SCRIPT").arg("LOAD").arg(call.script.text).ignore();
+    commands
 }
 
 fn is_master(role: &Value) -> bool {
