@@ -86,7 +86,7 @@ impl Endpoints {
     where
         Sending: Future<Output = Result<T, etcd_client::Error>>,
     {
-        self.ask(async |link: &Link| send(link.client.clone()).await).await
+        self.ask(async |link: &Link| Box::pin(send(link.client.clone())).await).await
     }
 
     /// The same for keys.
@@ -97,7 +97,8 @@ impl Endpoints {
     where
         Sending: Future<Output = Result<T, etcd_client::Error>>,
     {
-        self.ask(async |link: &Link| send(link.kv.clone()).await).await
+        // Boxed: the driver's futures are large, and each caller's would be larger still.
+        self.ask(async |link: &Link| Box::pin(send(link.kv.clone())).await).await
     }
 
     /// Sends a transaction.
@@ -185,12 +186,16 @@ impl Endpoints {
 
     async fn link_of(&self, index: usize) -> Result<&Link, etcd_client::Error> {
         let member = &self.members[index];
+        if let Some(link) = member.link.get() {
+            return Ok(link);
+        }
         // Only authentication needs the network here.
         let connect = async || {
             let client = Client::connect([&member.url], Some(self.options.clone())).await?;
             Ok(Link { kv: client.kv_client(), client })
         };
-        member.link.get_or_try_init(connect).await
+        // What happens once must not make the future larger that each request moves.
+        Box::pin(member.link.get_or_try_init(connect)).await
     }
 }
 

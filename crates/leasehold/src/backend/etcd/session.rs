@@ -78,29 +78,40 @@ impl Session {
             ended: AtomicBool::new(false),
         });
         let (proofs, asked) = mpsc::unbounded_channel();
-        let keeping = Keeping {
-            id,
-            ttl,
-            sentinel,
-            marked: false,
-            endpoints,
-            clock,
-            state: state.clone(),
-            stream: None,
-        };
+        let session = Self::new(id, ttl, state.clone(), proofs);
+        let marked = false;
+        let keeping = Keeping { id, ttl, sentinel, marked, endpoints, clock, state, stream: None };
         tokio::spawn(keeping.run(asked));
-        Ok(Arc::new(Self {
+        Ok(Arc::new(session))
+    }
+
+    fn new(
+        id: i64,
+        ttl: Duration,
+        state: Arc<State>,
+        proofs: mpsc::UnboundedSender<oneshot::Sender<Result<Standing>>>,
+    ) -> Self {
+        let idle_since = AtomicU64::new(state.proved.load(Ordering::Acquire));
+        Self {
             id,
             ttl,
             state,
             proofs,
             claims: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
-            idle_since: AtomicU64::new(at.as_nanos()),
+            idle_since,
             suspect_until: AtomicU64::new(0),
             swept_at: AtomicU64::new(0),
             retired: AtomicBool::new(false),
-        }))
+        }
+    }
+
+    /// One that was just proved, and that nobody keeps.
+    #[cfg(test)]
+    pub(super) fn unkept(id: i64, ttl: Duration, proved: Moment) -> Arc<Self> {
+        let proved = AtomicU64::new(proved.as_nanos());
+        let state = Arc::new(State { proved, ended: AtomicBool::new(false) });
+        Arc::new(Self::new(id, ttl, state, mpsc::unbounded_channel().0))
     }
 
     /// When the last keep-alive was sent that proved it.

@@ -225,3 +225,70 @@ impl Stage {
         matches!(self, Self::Waiting(_))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::holder::Holder;
+    use crate::token::Token;
+
+    const SECONDS: u64 = 30;
+
+    /// A table with one session, and a claim of it that has its lock.
+    fn held(revision: i64) -> (Table, Hold) {
+        let mut table = Table::default();
+        let ttl = Duration::from_secs(SECONDS);
+        table.add_session(SECONDS, Session::unkept(7, ttl, now()));
+        let hold = take(&mut table, revision);
+        (table, hold)
+    }
+
+    fn now() -> Moment {
+        Moment::from_nanos(1_000_000_000)
+    }
+
+    fn take(table: &mut Table, revision: i64) -> Hold {
+        let ttl = Duration::from_secs(SECONDS);
+        let claim =
+            Claim::new(Name::new("a").unwrap(), ttl, Arc::new(Holder::new("host", 1, "test")));
+        let (_, fresh) = table.seat(&claim, SECONDS, now()).expect("the place is free");
+        assert!(fresh && table.advance(claim.owner, Stage::Held, revision, now() + ttl));
+        claim.hold(Token::new(revision as u64))
+    }
+
+    fn place_is_free(table: &mut Table) -> bool {
+        let ttl = Duration::from_secs(SECONDS);
+        let claim =
+            Claim::new(Name::new("a").unwrap(), ttl, Arc::new(Holder::new("host", 1, "test")));
+        table.seat(&claim, SECONDS, now()).is_some()
+    }
+
+    /// A plain deletion would take the key of whoever is there by now (etcd#22082).
+    #[test]
+    fn a_late_release_does_not_clear_its_successors_place() {
+        let (mut table, late) = held(5);
+        table.forget(late.owner, now());
+        let successor = take(&mut table, 9);
+        assert!(!table.clear(7, &late));
+        assert!(table.clear(7, &successor));
+        assert!(!table.clear(7, &successor), "it is being cleared already");
+    }
+
+    #[test]
+    fn nobody_gets_a_place_that_is_being_cleared() {
+        let (mut table, hold) = held(5);
+        assert!(table.clear(7, &hold));
+        table.forget(hold.owner, now());
+        assert!(!place_is_free(&mut table));
+        table.cleared(7, &hold.name);
+        assert!(place_is_free(&mut table));
+    }
+
+    #[test]
+    fn a_retired_session_takes_nobody_new() {
+        let (mut table, hold) = held(5);
+        table.sessions()[0].retire();
+        table.forget(hold.owner, now());
+        assert!(!place_is_free(&mut table));
+    }
+}
