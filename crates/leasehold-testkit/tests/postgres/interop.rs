@@ -5,6 +5,9 @@ use std::time::Duration;
 use leasehold::ErrorKind;
 use leasehold_testkit::servers::Postgres;
 use leasehold_testkit::world::within_bound;
+use sqlx_core::Either;
+use sqlx_core::connection::Connection;
+use sqlx_postgres::{PgAdvisoryLock, PgAdvisoryLockKey, PgConnection};
 use tokio::task::block_in_place;
 
 use crate::scene::{Psql, advisory, connect, until};
@@ -58,6 +61,30 @@ async fn what_we_hold_psql_does_not_get() {
         drop(psql);
         block_in_place(|| until("it is free", || advisory(&server) == (0, 0)));
     }
+}
+
+/// sqlx brings an advisory lock of its own: the same key is the same lock, both ways.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sqlx_and_leasehold_exclude_each_other() {
+    let server = Postgres::start(&[]).unwrap();
+    let locks = connect(&server, "session").await;
+    let mut sqlx = PgConnection::connect(&server.url()).await.unwrap();
+    let theirs = PgAdvisoryLock::with_key(PgAdvisoryLockKey::BigInt(12_345));
+    let ours = locks.lock("pg:12345");
+    let lease = ours.acquire().await.unwrap();
+    match theirs.try_acquire(&mut sqlx).await.unwrap() {
+        Either::Left(_) => panic!("sqlx got what we hold"),
+        Either::Right(_) => {}
+    }
+    lease.release().await.unwrap();
+    let Either::Left(held) = theirs.try_acquire(&mut sqlx).await.unwrap() else {
+        panic!("sqlx did not get what is free")
+    };
+    assert!(ours.try_acquire().await.unwrap().is_none(), "we got what sqlx holds");
+    let waiting = tokio::spawn(async move { ours.acquire().await.map(|lease| lease.token()) });
+    block_in_place(|| until("we wait", || advisory(&server).1 == 1));
+    held.release_now().await.unwrap();
+    within_bound("the lock", waiting).await.unwrap().unwrap();
 }
 
 /// Session locks are re-entrant: two names of one key must not both be had by one client.
