@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use leasehold::backend::memory::MemoryStore;
@@ -193,6 +194,27 @@ async fn one_panic_of_the_store_does_not_strand_those_behind() {
     bad.abort();
     let good = tokio::time::timeout(World::BOUND, good).await;
     assert!(good.is_ok(), "stranded in the lane");
+}
+
+/// A caller that keeps its future and does not poll it (the other branch of a `select!` runs)
+/// has a request under way. Whoever comes behind it hangs, if its answer waits to be polled.
+#[tokio::test]
+async fn a_caller_that_does_not_poll_keeps_nobody_waiting() {
+    let slow = Duration::from_millis(20);
+    for answered_before in [false, true] {
+        let odd = Odd { limits: Limits::new(1, 1), slow, ..Odd::new() };
+        let locks = Locks::on(Arc::new(odd)).await.unwrap();
+        let (idle, other) = (locks.lock("idle"), locks.lock("other"));
+        let mut idle = std::pin::pin!(idle.acquire());
+        let began = std::future::poll_fn(|cx| Poll::Ready(idle.as_mut().poll(cx).is_pending()));
+        assert!(began.await, "it is under way");
+        if answered_before {
+            tokio::time::sleep(5 * slow).await;
+        }
+        let behind = tokio::time::timeout(World::BOUND, other.acquire()).await;
+        assert!(behind.expect("hangs behind a caller that does not poll").is_ok());
+        assert!(idle.await.is_ok(), "and that one has its lock");
+    }
 }
 
 /// A store that panics where it is asked in place ends the task that asked: a lease that

@@ -122,22 +122,34 @@ pub struct Limits {
     /// The most requests of one kind in flight. Claims that come while this many
     /// are under way travel together afterwards.
     pub in_flight: usize,
-    /// Whether claims and releases take turns, where tasks come in company.
+    /// Whether requests take turns, one at a time whatever their kind, where tasks come in
+    /// company.
     pub in_step: bool,
+    /// Whether a request takes at most half of the tasks that are there.
+    pub in_halves: bool,
 }
 
 impl Limits {
     /// At most `batch` items in a request, `in_flight` requests of a kind at once.
     pub const fn new(batch: usize, in_flight: usize) -> Self {
-        Self { batch, in_flight, in_step: false }
+        Self { batch, in_flight, in_step: false, in_halves: false }
     }
 
     /// For a store that pays more for a request than for what is in it: claims wait for a
-    /// release that is under way and the other way round, for a moment at most. So all
-    /// tasks of a client come to travel together.
+    /// release that is under way and the other way round, and each for its own kind, for a
+    /// moment at most. So all tasks of a client come to travel together. (More than one of a
+    /// kind are in flight only when one hangs.)
     #[must_use]
     pub const fn in_step(self) -> Self {
         Self { in_step: true, ..self }
+    }
+
+    /// For a store that works on one request while the client could serve those of another:
+    /// no request takes more than half of the tasks, so that there are two. Left alone, all
+    /// tasks of a client come to travel together, and either side waits for the other.
+    #[must_use]
+    pub const fn in_halves(self) -> Self {
+        Self { in_halves: true, ..self }
     }
 }
 

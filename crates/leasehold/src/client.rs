@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 
 use crate::backend::{Backend, Claim, Hold};
 use crate::clock::{Alarm, Clock, Moment};
+use crate::errand::Errands;
 use crate::error::{Error, ErrorKind, Outcome, Result};
 use crate::event::{Announcer, Event, EventKind, Subject};
 use crate::failpoint::{Failpoints, Point};
@@ -20,6 +21,7 @@ use crate::observe::{self, Meter, StallWatch};
 pub(crate) use attempt::{Unavailable, acquire};
 pub(crate) use keeper::Keeper;
 pub(crate) use lane::Lane;
+pub(crate) use present::Present;
 pub(crate) use release::Releasing;
 pub(crate) use schedule::Place;
 pub(crate) use step::Step;
@@ -30,6 +32,7 @@ mod company;
 mod gate;
 mod keeper;
 mod lane;
+mod present;
 mod release;
 mod request;
 mod schedule;
@@ -47,6 +50,8 @@ pub(crate) struct Context {
     pub(crate) stalls: StallWatch,
     pub(crate) failpoints: Failpoints,
     pub(crate) step: Step,
+    pub(crate) present: Present,
+    pub(crate) errands: Errands,
     /// Where background work runs, wherever the caller is.
     pub(crate) runtime: Handle,
     /// How long a request may take before its outcome counts as unknown.

@@ -11,8 +11,9 @@ use tokio::runtime::Handle;
 
 use crate::backend::Backend;
 use crate::backend::memory::MemoryStore;
-use crate::client::{Client, Context, Step};
+use crate::client::{Client, Context, Present, Step};
 use crate::clock::{Alarm, Clock};
+use crate::errand::Errands;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::event::Announcer;
 use crate::failpoint::Failpoints;
@@ -153,6 +154,8 @@ impl Connect {
             stalls: StallWatch::new(store),
             failpoints: self.failpoints,
             step: Step::default(),
+            present: Present::default(),
+            errands: Errands::on(runtime.clone()),
             runtime,
             request_timeout: self.request_timeout,
         };

@@ -1,152 +1,448 @@
-//! Work that begins where its caller is, and goes on in a task of its own.
+//! Work that is done by whoever waits for its result, and by itself when nobody does.
 //!
-//! A task that is spawned is polled once more before there is anything to do, and takes the
-//! place of the task that has (a driver that was just given something to send): that one is
-//! then sent to another thread, which is woken for it. So work that waits for an answer gets
-//! its task when the answer is there.
+//! A task for each request to a store costs more than all else about it: it is made, scheduled,
+//! and has to wake the caller. So the caller polls the work. An errand is *set free*, and goes
+//! on in a task of its own, when its caller is gone, and when others may depend on it: at once
+//! where they know that they do, and otherwise after a tick or two. A caller may keep its
+//! future and not poll it, and with it what everybody needs (a connection that is being made).
+//!
+//! What is set free gets its task when it is woken: a task that is spawned is polled at once,
+//! and would take the place of one that has something to do (the driver that is to send it).
 
+use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 
-type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Polls this once, here; the rest is done by a task of that runtime, whether or not the
-/// caller is still there. A panic ends the work, not its caller.
-pub(crate) fn begin(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
-    let mut work: Work = Box::pin(work);
-    let state = Mutex::new(State::Beginning { woken: false });
-    let asleep = Arc::new(Asleep { runtime: runtime.clone(), state });
-    let waker = Waker::from(asleep.clone());
-    let _inside = runtime.enter();
-    let polled = panic::catch_unwind(AssertUnwindSafe(|| {
-        work.as_mut().poll(&mut Context::from_waker(&waker))
-    }));
-    if let Ok(Poll::Pending) = polled {
-        asleep.fall_asleep(work);
-    }
-}
+/// How long an errand depends on its caller: for one of these at least, for two at most.
+const TICK: Duration = Duration::from_millis(50);
 
-/// Work that waits for something. Whatever it waits for has its waker, and so keeps it.
-struct Asleep {
+/// The errands of one client.
+#[derive(Debug)]
+pub(crate) struct Errands {
     runtime: Handle,
-    state: Mutex<State>,
+    bound: Arc<Mutex<Bound>>,
 }
 
-enum State {
-    /// It is polled for the first time; perhaps it was woken meanwhile.
-    Beginning {
+/// Those that depend on their callers, and perhaps some that are over.
+#[derive(Default)]
+struct Bound {
+    young: Vec<Weak<dyn SetFree>>,
+    /// What was there at the last tick.
+    old: Vec<Weak<dyn SetFree>>,
+    ticking: bool,
+}
+
+/// Work under way, for the one who waits for its result: `None` if it panicked, or its runtime
+/// ended. Dropped, the work goes on.
+pub(crate) struct Errand<T: Send + 'static>(Arc<Shared<T>>);
+
+struct Shared<T> {
+    runtime: Handle,
+    state: Mutex<State<T>>,
+}
+
+struct State<T> {
+    stage: Stage<T>,
+    /// Who waits for the result, and polls the work unless it is free.
+    waiter: Option<Waker>,
+    free: bool,
+}
+
+enum Stage<T> {
+    /// It waits for something; that has its waker, and so keeps it.
+    Asleep(Work<T>),
+    /// It was woken, and not polled since.
+    Awake(Work<T>),
+    /// It is just polled; perhaps it was woken meanwhile.
+    Busy {
         woken: bool,
     },
-    Waiting(Work),
-    Awake,
+    /// A task has it.
+    Away,
+    Over(Option<T>),
 }
 
-impl Asleep {
-    fn fall_asleep(&self, work: Work) {
-        let mut state = self.state.lock();
-        if let State::Beginning { woken: true } = *state {
-            *state = State::Awake;
-            drop(state);
-            self.runtime.spawn(work);
-        } else {
-            *state = State::Waiting(work);
+impl Errands {
+    /// The errands of a client on this runtime.
+    pub(crate) fn on(runtime: Handle) -> Self {
+        Self { runtime, bound: Arc::default() }
+    }
+
+    /// Polls this once, here. A panic ends the work, not its caller.
+    pub(crate) fn begin<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Errand<T> {
+        let state = State { stage: Stage::Busy { woken: false }, waiter: None, free: false };
+        let runtime = self.runtime.clone();
+        let shared = Arc::new(Shared { runtime, state: Mutex::new(state) });
+        let _inside = self.runtime.enter();
+        shared.step(Box::pin(work));
+        if !shared.is_over() {
+            self.look_after(&shared);
+        }
+        Errand(shared)
+    }
+
+    /// From now on none of them depends on being waited for.
+    pub(crate) fn set_all_free(&self) {
+        let (young, old) = {
+            let mut bound = self.bound.lock();
+            (std::mem::take(&mut bound.young), std::mem::take(&mut bound.old))
+        };
+        set_free(young.into_iter().chain(old));
+    }
+
+    fn look_after<T: Send + 'static>(&self, errand: &Arc<Shared<T>>) {
+        let mut bound = self.bound.lock();
+        if bound.young.len() == bound.young.capacity() {
+            bound.young.retain(|errand| errand.strong_count() > 0);
+        }
+        let errand = Arc::downgrade(errand);
+        bound.young.push(errand);
+        if !std::mem::replace(&mut bound.ticking, true) {
+            drop(bound);
+            self.runtime.spawn(tick(Arc::downgrade(&self.bound)));
         }
     }
 }
 
-impl Wake for Asleep {
+/// Sets free what has been bound for long. Ends when nothing is.
+async fn tick(bound: Weak<Mutex<Bound>>) {
+    loop {
+        tokio::time::sleep(TICK).await;
+        let Some(bound) = bound.upgrade() else { return };
+        let long = {
+            let mut bound = bound.lock();
+            let young = std::mem::take(&mut bound.young);
+            let long = std::mem::replace(&mut bound.old, young);
+            if long.is_empty() && bound.old.is_empty() {
+                bound.ticking = false;
+                return;
+            }
+            long
+        };
+        set_free(long.into_iter());
+    }
+}
+
+fn set_free(errands: impl Iterator<Item = Weak<dyn SetFree>>) {
+    errands.filter_map(|errand| errand.upgrade()).for_each(|errand| errand.set_free());
+}
+
+trait SetFree: Send + Sync {
+    fn set_free(self: Arc<Self>);
+}
+
+impl<T: Send + 'static> SetFree for Shared<T> {
+    fn set_free(self: Arc<Self>) {
+        let mut state = self.state.lock();
+        state.free = true;
+        self.go_on(state);
+    }
+}
+
+impl<T: Send + 'static> Errand<T> {
+    /// From now on it does not depend on being waited for.
+    pub(crate) fn set_free(&self) {
+        self.0.clone().set_free();
+    }
+}
+
+impl<T: Send + 'static> Future for Errand<T> {
+    type Output = Option<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        let shared = &self.0;
+        let awake = shared.state.lock().take_awake();
+        if let Some((work, before)) = awake {
+            // Whoever polls it needs no call.
+            drop(before);
+            shared.step(work);
+        }
+        let waiter = cx.waker().clone();
+        let mut state = shared.state.lock();
+        if let Stage::Over(result) = &mut state.stage {
+            return Poll::Ready(result.take());
+        }
+        let lets_others_run = matches!(state.stage, Stage::Awake(_));
+        let before = state.waiter.replace(waiter);
+        // Not under the lock: a waker is foreign code.
+        drop(state);
+        drop(before);
+        if lets_others_run {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+}
+
+impl<T: Send + 'static> Drop for Errand<T> {
+    fn drop(&mut self) {
+        self.set_free();
+    }
+}
+
+impl<T> State<T> {
+    /// The work, if there is something to do, and who waited for that before.
+    fn take_awake(&mut self) -> Option<(Work<T>, Option<Waker>)> {
+        match std::mem::replace(&mut self.stage, Stage::Busy { woken: false }) {
+            Stage::Awake(work) => Some((work, self.waiter.take())),
+            stage => {
+                self.stage = stage;
+                None
+            }
+        }
+    }
+}
+
+impl<T: Send + 'static> Shared<T> {
+    /// Polls it; the stage is [`Stage::Busy`].
+    fn step(self: &Arc<Self>, mut work: Work<T>) {
+        let waker = Waker::from(self.clone());
+        let polled = panic::catch_unwind(AssertUnwindSafe(|| {
+            work.as_mut().poll(&mut Context::from_waker(&waker))
+        }));
+        match polled {
+            Ok(Poll::Pending) => self.rest(work),
+            Ok(Poll::Ready(result)) => self.end(Some(result)),
+            Err(_) => self.end(None),
+        }
+    }
+
+    fn rest(self: &Arc<Self>, work: Work<T>) {
+        let mut state = self.state.lock();
+        let woken = matches!(state.stage, Stage::Busy { woken: true });
+        state.stage = if woken { Stage::Awake(work) } else { Stage::Asleep(work) };
+        self.go_on(state);
+    }
+
+    /// Has it polled, if there is something to do: by a task if it is free, otherwise by who
+    /// waits for it.
+    fn go_on(self: &Arc<Self>, mut state: MutexGuard<'_, State<T>>) {
+        if !matches!(state.stage, Stage::Awake(_)) {
+            return;
+        }
+        if !state.free {
+            let waiter = state.waiter.take();
+            drop(state);
+            waiter.inspect(Waker::wake_by_ref);
+            return;
+        }
+        let Stage::Awake(work) = std::mem::replace(&mut state.stage, Stage::Away) else { return };
+        drop(state);
+        let ending = Ending(self.clone());
+        // A runtime that has ended drops it here.
+        self.runtime.spawn(async move {
+            let result = work.await;
+            ending.0.end(Some(result));
+        });
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.state.lock().stage, Stage::Over(_))
+    }
+
+    fn end(&self, result: Option<T>) {
+        let mut state = self.state.lock();
+        if let Stage::Over(_) = state.stage {
+            return;
+        }
+        state.stage = Stage::Over(result);
+        let waiter = state.waiter.take();
+        drop(state);
+        waiter.inspect(Waker::wake_by_ref);
+    }
+}
+
+impl<T: Send + 'static> Wake for Shared<T> {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        if let State::Beginning { woken } = &mut *state {
-            *woken = true;
-            return;
+        match std::mem::replace(&mut state.stage, Stage::Away) {
+            Stage::Asleep(work) => {
+                state.stage = Stage::Awake(work);
+                self.go_on(state);
+            }
+            Stage::Busy { .. } => state.stage = Stage::Busy { woken: true },
+            stage => state.stage = stage,
         }
-        let woken = std::mem::replace(&mut *state, State::Awake);
-        // A runtime that has ended drops the work here, and that may wake this again.
-        drop(state);
-        if let State::Waiting(work) = woken {
-            self.runtime.spawn(work);
-        }
+    }
+}
+
+/// However its task ends, whoever waits is told.
+struct Ending<T: Send + 'static>(Arc<Shared<T>>);
+
+impl<T: Send + 'static> Drop for Ending<T> {
+    fn drop(&mut self) {
+        self.0.end(None);
+    }
+}
+
+impl<T: Send + 'static> fmt::Debug for Errand<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Errand")
+    }
+}
+
+impl fmt::Debug for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Bound").field(&(self.young.len() + self.old.len())).finish()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
     use std::time::Duration;
 
     use tokio::sync::oneshot;
 
     use super::*;
 
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap()
+    }
+
+    fn here() -> Errands {
+        Errands::on(Handle::current())
+    }
+
+    /// Something to wait for twice, and what it says in the end.
+    async fn two_steps(first: oneshot::Receiver<()>) -> &'static str {
+        first.await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        "done"
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_it_does_it_in_place() {
+        let (go, gone) = oneshot::channel();
+        let errand = here().begin(async move {
+            gone.await.unwrap();
+            tokio::task::id()
+        });
+        go.send(()).unwrap();
+        let here = tokio::spawn(async move { (errand.await, tokio::task::id()) });
+        let (done_by, waiter) = here.await.unwrap();
+        assert_eq!(done_by, Some(waiter));
+    }
+
     #[tokio::test]
     async fn it_goes_on_without_its_caller() {
-        let (go, gone) = oneshot::channel::<()>();
+        let (go, gone) = oneshot::channel();
         let (tell, told) = oneshot::channel();
-        begin(&Handle::current(), async move {
-            gone.await.unwrap();
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            tell.send("done").unwrap();
-        });
+        let work = async move { tell.send(two_steps(gone).await) };
+        drop(here().begin(work));
         go.send(()).unwrap();
         assert_eq!(told.await, Ok("done"));
     }
 
+    /// The caller is there, and does not poll: it goes on all the same, sooner or later.
     #[tokio::test]
-    async fn it_may_be_woken_while_it_begins() {
-        let (tell, told) = oneshot::channel();
-        begin(&Handle::current(), async move {
+    async fn set_free_it_goes_on_whoever_waits() {
+        for (at_once, woken_before) in [(true, false), (true, true), (false, false), (false, true)]
+        {
+            let errands = here();
+            let (go, gone) = oneshot::channel();
+            let (tell, told) = oneshot::channel();
+            let mut errand = errands.begin(async move { tell.send(two_steps(gone).await) });
+            let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut errand).poll(cx).is_ready()));
+            assert!(!polled.await);
+            if woken_before {
+                go.send(()).unwrap();
+                errands.set_all_free();
+            } else {
+                if at_once {
+                    errands.set_all_free();
+                }
+                go.send(()).unwrap();
+            }
+            assert_eq!(told.await, Ok("done"));
+            assert_eq!(errand.await, Some(Ok(())), "its result is still for its caller");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_ticks_where_nothing_is_bound() {
+        let errands = here();
+        let ticking = || errands.bound.lock().ticking;
+        for _ in 0..2 {
+            assert_eq!(errands.begin(tokio::time::sleep(TICK / 2)).await, Some(()));
+            assert!(ticking());
+            tokio::time::sleep(4 * TICK).await;
+            assert!(!ticking());
+        }
+    }
+
+    #[tokio::test]
+    async fn it_may_be_woken_while_it_is_polled() {
+        let work = || async {
             tokio::task::yield_now().await;
             let mut first = true;
-            std::future::poll_fn(|cx| {
+            poll_fn(|cx| {
                 cx.waker().wake_by_ref();
-                if std::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }
+                if std::mem::take(&mut first) { Poll::Pending } else { Poll::Ready("done") }
             })
-            .await;
-            tell.send("done").unwrap();
-        });
+            .await
+        };
+        assert_eq!(here().begin(work()).await, Some("done"));
+        let (tell, told) = oneshot::channel();
+        drop(here().begin(async move { tell.send(work().await) }));
         assert_eq!(told.await, Ok("done"));
     }
 
     #[tokio::test]
     async fn a_panic_is_not_its_callers() {
-        let (tell, told) = oneshot::channel::<()>();
-        begin(&Handle::current(), async move {
-            let _tell = tell;
+        let panics = |at_once: bool| async move {
+            if !at_once {
+                tokio::task::yield_now().await;
+            }
             panic!("on purpose");
-        });
-        assert!(told.await.is_err());
+        };
+        for at_once in [true, false] {
+            let errand: Errand<()> = here().begin(panics(at_once));
+            assert_eq!(errand.await, None);
+            let errand: Errand<()> = here().begin(panics(at_once));
+            errand.set_free();
+            assert_eq!(errand.await, None);
+        }
     }
 
     /// Its timers are those of the runtime that it goes on in.
     #[test]
     fn it_begins_outside_of_a_runtime() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let runtime = runtime();
         let (tell, told) = oneshot::channel();
-        begin(runtime.handle(), async move {
+        drop(Errands::on(runtime.handle().clone()).begin(async move {
             tokio::time::sleep(Duration::from_millis(1)).await;
             tell.send("done").unwrap();
-        });
+        }));
         assert_eq!(told.blocking_recv(), Ok("done"));
     }
 
     #[test]
-    fn a_runtime_that_ends_drops_it() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    fn a_runtime_that_ends_drops_it_and_tells() {
+        let ended = runtime();
         let (tell, told) = oneshot::channel::<()>();
-        begin(runtime.handle(), async move {
+        let errand = Errands::on(ended.handle().clone()).begin(async move {
             tokio::time::sleep(Duration::from_secs(3_600)).await;
             drop(tell);
         });
-        drop(runtime);
+        errand.set_free();
+        drop(ended);
         assert!(told.blocking_recv().is_err());
+        assert_eq!(runtime().block_on(errand), None);
     }
 }

@@ -58,11 +58,11 @@
 pub struct Readme;
 
 pub mod backend;
-mod background;
 pub mod blocking;
 mod client;
 pub mod clock;
 mod connect;
+mod errand;
 mod error;
 mod event;
 pub mod failpoint;

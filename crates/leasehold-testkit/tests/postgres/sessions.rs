@@ -1,5 +1,6 @@
 //! What happens to sessions, and to the locks they carry.
 
+use std::task::Poll;
 use std::time::Duration;
 
 use leasehold::{ErrorKind, LeaseState, LossReason};
@@ -105,4 +106,37 @@ async fn cancelled_waits_leave_nothing_behind() {
     eventually("nobody waits", async || block_in_place(|| advisory(&server)) == (1, 0)).await;
     lease.release().await.unwrap();
     eventually("nobody holds it", async || block_in_place(|| advisory(&server)) == (0, 0)).await;
+}
+
+/// A caller may keep its future and not poll it. What the server grants it meanwhile is written
+/// down all the same, and given back when its TTL is over: nobody else waits for ever.
+#[tokio::test]
+async fn what_is_granted_to_a_caller_that_does_not_poll_lapses() {
+    const SHORT: Duration = Duration::from_secs(1);
+    let server = Postgres::start(&[]).unwrap();
+    let (idle, other) = (connect(&server, "session").await, connect(&server, "session").await);
+    for in_line in [false, true] {
+        let held = match in_line {
+            true => Some(other.lock("a").acquire().await.unwrap()),
+            false => None,
+        };
+        let lock = idle.lock("a").ttl(SHORT);
+        let mut claim = std::pin::pin!(lock.acquire());
+        if let Some(held) = held {
+            let waits = async || advisory(&server).1 == 1;
+            tokio::select! {
+                biased;
+                _ = &mut claim => panic!("another has it"),
+                () = eventually("it waits in line", waits) => {}
+            }
+            held.release().await.unwrap();
+        } else {
+            let polled = std::future::poll_fn(|cx| Poll::Ready(claim.as_mut().poll(cx).is_ready()));
+            assert!(!polled.await, "the server was not asked yet");
+        }
+        let next = within_bound("the lock", other.lock("a").acquire()).await.unwrap();
+        next.release().await.unwrap();
+        // What it had is over, and it tries again.
+        within_bound("the lock", claim).await.unwrap().release().await.unwrap();
+    }
 }

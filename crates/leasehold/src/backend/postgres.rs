@@ -8,6 +8,8 @@
 
 use std::sync::Arc;
 
+use futures_util::TryFutureExt;
+
 use self::lease::LeaseStore;
 use self::session::SessionStore;
 use self::url::{Mode, Settings};
@@ -59,9 +61,8 @@ fn reply<T: Send + 'static>(
     lock: Option<Name>,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> Reply<T> {
-    Box::pin(async move {
-        work.await.map_err(|error| error.on_store(STORE).during(operation, lock.as_ref()))
-    })
+    // Not in an async block, which would have room for the work twice.
+    Box::pin(work.map_err(move |error| error.on_store(STORE).during(operation, lock.as_ref())))
 }
 
 /// The lock that a request is about, if it is about one.

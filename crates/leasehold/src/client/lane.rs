@@ -2,8 +2,9 @@
 //!
 //! Idle, a request leaves at once. While as many are in flight as the store takes,
 //! newcomers collect and travel together afterwards (group commit for locks). A
-//! request that is under way never depends on its caller being polled: a store
-//! that answers at once is asked in place, any other one by a task of its own.
+//! request that is under way does not depend on its caller for long: a store that answers
+//! at once is asked in place, any other one by an [`Errand`], which the caller polls and
+//! which goes on by itself when that is gone, when others collect, and after a moment.
 //!
 //! A store that answers in place is never seen "in flight" by other tasks of its thread.
 //! So where there is company (other tasks were here just now), a request lets the others
@@ -23,8 +24,9 @@ use super::company::Company;
 use super::request::Request;
 use super::step::Turn;
 use super::{Context, is_about_one_of_them};
-use crate::background;
+use crate::backend::Reply;
 use crate::clock::Moment;
+use crate::errand::Errand;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::Point;
 use crate::name::NameSet;
@@ -71,14 +73,15 @@ impl<R: Request> Lane<R> {
     pub(crate) async fn send(&self, request: R) -> Result<R::Answer> {
         // A store that always answers at once must not keep other tasks from running.
         task::consume_budget().await;
+        let _present = self.0.context.present.enter();
         let answer = match self.0.clone().admit(request) {
-            Admission::Collected(answer) => answer,
+            Admission::Collected(answer) => answer.await.ok(),
             Admission::Go(slot, request) => match slot.send_in_place(request).await {
                 InPlace::Answered(answer) => return answer,
-                InPlace::UnderWay(answer) => answer,
+                InPlace::UnderWay(errand) => errand.await,
             },
         };
-        answer.await.unwrap_or_else(|_| Err(nobody_answers()))
+        answer.unwrap_or_else(|| Err(nobody_answers()))
     }
 }
 
@@ -89,7 +92,7 @@ enum Admission<R: Request> {
 
 enum InPlace<R: Request> {
     Answered(Result<R::Answer>),
-    UnderWay(oneshot::Receiver<Result<R::Answer>>),
+    UnderWay(Errand<Result<R::Answer>>),
 }
 
 /// The right to have one request in flight. Dropping it gives the right back,
@@ -106,8 +109,8 @@ impl<R: Request> Slot<R> {
         Self { lane, given_back: false, turn }
     }
 
-    /// Asks the store; if it does not answer at once, a task goes on with it.
-    async fn send_in_place(mut self, request: R) -> InPlace<R> {
+    /// Asks the store; if it does not answer at once, that becomes an errand.
+    async fn send_in_place(self, request: R) -> InPlace<R> {
         let backend = self.lane.context.backend.clone();
         let mut batch = vec![request];
         let asked = poll_fn(|cx| {
@@ -128,19 +131,22 @@ impl<R: Request> Slot<R> {
                 self.pass_on();
                 InPlace::Answered(answers.and_then(only))
             }
-            Ok((sending, Poll::Pending)) => {
-                let (reply, answer) = oneshot::channel();
-                let context = self.lane.context.clone();
-                background::begin(&context.runtime, async move {
-                    let answers = self.lane.context.ask(sending).await;
-                    self.turn = None;
-                    // The caller may be gone: what it left behind is undone elsewhere.
-                    let _ = reply.send(answers.and_then(only));
-                    self.send_collected().await;
-                });
-                InPlace::UnderWay(answer)
-            }
+            Ok((sending, Poll::Pending)) => InPlace::UnderWay(self.go_on(sending)),
         }
+    }
+
+    fn go_on(self, sending: Reply<Vec<R::Answer>>) -> Errand<Result<R::Answer>> {
+        let lane = self.lane.clone();
+        let errand = lane.context.errands.begin(async move {
+            let answers = self.lane.context.ask(sending).await;
+            self.pass_on();
+            answers.and_then(only)
+        });
+        // Where kinds take turns, the other kind waits for it.
+        if lane.context.backend.limits().in_step || !lane.queue.lock().waiting.is_empty() {
+            errand.set_free();
+        }
+        errand
     }
 
     /// The request has been answered: the slot goes to what collected meanwhile.
@@ -264,13 +270,23 @@ impl<R: Request> Shared<R> {
             let context = self.context.clone();
             let slot = Slot::new(self, None);
             context.runtime.spawn(slot.send_after_others());
+        } else {
+            // It waits for what is under way, whose callers may not be polling.
+            self.context.errands.set_all_free();
         }
         Admission::Collected(answer)
     }
 
+    /// The most items of one request.
+    fn most_at_once(&self) -> usize {
+        let limits = self.context.backend.limits();
+        let share = if limits.in_halves { self.context.present.half() } else { usize::MAX };
+        limits.batch.clamp(1, share)
+    }
+
     fn next_batch(&self) -> Vec<Item<R>> {
+        let limit = self.most_at_once();
         let mut queue = self.queue.lock();
-        let limit = self.context.backend.limits().batch.max(1);
         let most = queue.waiting.len().min(limit);
         let mut batch = Vec::with_capacity(most);
         let mut names = NameSet::with_capacity_and_hasher(most, Default::default());

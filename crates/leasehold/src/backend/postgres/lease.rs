@@ -159,8 +159,7 @@ impl Backend for LeaseStore {
     }
 
     fn limits(&self) -> Limits {
-        // One of each kind under way: while it is, the others collect, and travel together.
-        Limits::new(256, 1)
+        Limits::new(256, 2).in_halves()
     }
 
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {

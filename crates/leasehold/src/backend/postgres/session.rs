@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -21,6 +22,7 @@ use crate::backend::{
     Verdict,
 };
 use crate::clock::Clock;
+use crate::errand::Errands;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::guarantees::{Consistency, EndsWith, Guarantees, Scope};
 use crate::loss::Forced;
@@ -67,6 +69,8 @@ pub(super) struct SessionStore {
     /// Rung when there is something to look after.
     work: Notify,
     ended: Notify,
+    /// The waits in the server's line.
+    errands: Errands,
     closing: CancellationToken,
 }
 
@@ -93,6 +97,7 @@ impl SessionStore {
             connecting: tokio::sync::Mutex::new(()),
             work: Notify::new(),
             ended: Notify::new(),
+            errands: Errands::on(Handle::current()),
             closing: CancellationToken::new(),
         });
         store.aside.adopt(second);
@@ -170,6 +175,9 @@ impl fmt::Debug for SessionStore {
 impl Drop for SessionStore {
     fn drop(&mut self) {
         self.closing.cancel();
+        for waiting in self.table.get_mut().waiting.values() {
+            waiting.cancel.cancel();
+        }
     }
 }
 
@@ -179,8 +187,7 @@ impl Backend for SessionStore {
     }
 
     fn limits(&self) -> Limits {
-        // One of each kind under way: while it is, the others collect, and travel together.
-        Limits::new(256, 1)
+        Limits::new(256, 2).in_halves()
     }
 
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {

@@ -16,9 +16,9 @@ use super::error::{explain, not_connected, standby};
 use super::url::Settings;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long a statement may wait for another's row. Less than a request may take, so that
-/// its end is known.
-const LOCK_TIMEOUT: &str = "set lock_timeout = '1500ms'";
+/// How long a statement may wait for another's row. Two may be in line on one connection, and
+/// both take less than a request may, so that their end is known.
+const LOCK_TIMEOUT: &str = "set lock_timeout = '800ms'";
 
 /// A request to the server: its SQL, and the types of its parameters.
 #[derive(Debug)]

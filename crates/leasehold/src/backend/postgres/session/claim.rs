@@ -37,12 +37,12 @@ impl SessionStore {
     pub(super) async fn claim(self: Arc<Self>, claims: Vec<Claim>) -> Result<Vec<Verdict>> {
         let longest = claims.iter().map(|claim| claim.ttl).max().unwrap_or_default();
         let line = self.shared(longest).await?;
-        let under_way = UnderWay::new();
+        let mut under_way = None;
         let mut tried = Vec::with_capacity(claims.len());
         let plans: Vec<Plan> = {
             let mut table = self.table.lock();
             let now = self.clock.now();
-            let plan = |claim| plan(&mut table, claim, &under_way, now, &mut tried);
+            let plan = |claim| plan(&mut table, claim, &mut under_way, now, &mut tried);
             claims.into_iter().map(plan).collect()
         };
         let mut answers = Vec::new().into_iter();
@@ -146,14 +146,12 @@ impl SessionStore {
             }
             self.stop_waiting(claim).await;
             let mut table = self.table.lock();
-            grants.push(match table.held.get(&claim.owner) {
-                Some(held) => Some(held.grant()),
-                None => {
-                    let until = self.clock.now() + claim.ttl.max(SHORTEST_BAR);
-                    table.barred.insert(claim.owner, until);
-                    None
-                }
-            });
+            let grant = table.tell(claim.owner);
+            if grant.is_none() {
+                let until = self.clock.now() + claim.ttl.max(SHORTEST_BAR);
+                table.barred.insert(claim.owner, until);
+            }
+            grants.push(grant);
         }
         Ok(grants)
     }
@@ -163,12 +161,12 @@ impl SessionStore {
 fn plan(
     table: &mut Table,
     claim: Claim,
-    under_way: &UnderWay,
+    under_way: &mut Option<UnderWay>,
     now: Moment,
     tried: &mut Vec<(Key, Claim)>,
 ) -> Plan {
-    if let Some(held) = table.held.get(&claim.owner) {
-        return Plan::Answer(Verdict::Granted(held.grant()));
+    if let Some(grant) = table.tell(claim.owner) {
+        return Plan::Answer(Verdict::Granted(grant));
     }
     if table.barred.contains_key(&claim.owner) || table.asking.contains_key(&claim.owner) {
         return Plan::Answer(Verdict::Held(None));
@@ -183,6 +181,7 @@ fn plan(
     match table.keys.entry(key) {
         Entry::Vacant(free) => {
             free.insert(claim.owner);
+            let under_way = under_way.get_or_insert_with(UnderWay::new);
             table.asking.insert(claim.owner, under_way.asking());
             tried.push((key, claim));
             Plan::Try

@@ -52,7 +52,10 @@ impl SessionStore {
         let verdict = |(hold, at): (&Hold, Option<crate::clock::Moment>)| match at {
             Some(at) => {
                 let proof = Proof { at, valid_for: hold.ttl };
-                if let Some(held) = table.held.get_mut(&hold.owner) {
+                // Two may be under way: an older proof takes nothing back.
+                if let Some(held) = table.held.get_mut(&hold.owner)
+                    && held.proof.at < at
+                {
                     held.proof = proof;
                     held.claim.ttl = hold.ttl;
                     // So that others see it, too.

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::owners::OwnerMap;
 use super::key::{Key, shown};
 use super::lifeline::Lifeline;
-use super::table::Held;
+use super::table::{Held, Waiting};
 use super::{SessionStore, hold, verbs};
 use crate::backend::Claim;
 use crate::clock::Moment;
@@ -78,7 +78,7 @@ impl SessionStore {
             let left: Vec<Owner> = table
                 .waiting
                 .iter()
-                .filter(|(_, waiting)| waiting.attended == 0 && waiting.left + UNATTENDED <= now)
+                .filter(|(_, waiting)| waiting.is_left(now, UNATTENDED))
                 .map(|(owner, _)| *owner)
                 .collect();
             let fresh = unpublished(&mut table.held, now);
@@ -106,16 +106,22 @@ impl SessionStore {
 
     /// A wait that nobody waits for: out of the line, and out of what it got meanwhile.
     fn abandon(self: &Arc<Self>, owner: Owner) {
-        let cancel = {
-            let mut table = self.table.lock();
-            table.waiting.remove(&owner).map(|waiting| (waiting.cancel, waiting.over))
+        let waiting = {
+            let (mut table, now) = (self.table.lock(), self.clock.now());
+            // Somebody may have come back meanwhile.
+            let left = |waiting: &mut Waiting| waiting.is_left(now, UNATTENDED);
+            table.waiting.get_mut(&owner).is_some_and(left).then(|| table.waiting.remove(&owner))
         };
-        let Some((cancel, mut over)) = cancel else { return };
-        cancel.cancel();
+        let Some(waiting) = waiting.flatten() else { return };
+        waiting.cancel.cancel();
         let store = self.clone();
         tokio::spawn(async move {
-            let _ = over.wait_for(Option::is_some).await;
-            let held = store.table.lock().remove(owner);
+            waiting.over().await;
+            let held = {
+                let mut table = store.table.lock();
+                let untold = table.held.get(&owner).is_some_and(|held| !held.told);
+                untold.then(|| table.remove(owner)).flatten()
+            };
             if let Some(held) = held {
                 let _ = hold::give_back(&store, vec![held]).await;
             }

@@ -3,9 +3,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::super::owners::OwnerMap;
@@ -14,6 +13,7 @@ use super::key::Key;
 use super::lifeline::Lifeline;
 use crate::backend::{Claim, Grant, Hold, LeaseInfo, Proof};
 use crate::clock::Moment;
+use crate::errand::Errand;
 use crate::holder::HeldBy;
 use crate::owner::Owner;
 use crate::token::Token;
@@ -31,6 +31,8 @@ pub(super) struct Held {
     pub(super) since: SystemTime,
     pub(super) granted: Moment,
     pub(super) published: bool,
+    /// Whether its grant was told to whoever claims it.
+    pub(super) told: bool,
 }
 
 /// When something was got, on both clocks.
@@ -60,6 +62,7 @@ impl Held {
             since: since.wall,
             granted: since.moment,
             published: false,
+            told: false,
         }
     }
 
@@ -82,11 +85,26 @@ impl Held {
 /// A claim that waits in line, on a session of its own.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    pub(super) over: watch::Receiver<Option<Result<Grant, ()>>>,
+    /// Unless somebody waits for its end, and has it.
+    pub(super) errand: Option<Errand<Option<Grant>>>,
+    /// Open until it is over, whoever has it.
+    pub(super) asking: Asking,
     pub(super) cancel: CancellationToken,
-    /// How many wait for it to end, and since when nobody does.
-    pub(super) attended: usize,
+    /// Since when nobody waits for its end.
     pub(super) left: Moment,
+}
+
+impl Waiting {
+    /// Whether nobody has waited for its end for so long.
+    pub(super) fn is_left(&self, now: Moment, long: Duration) -> bool {
+        self.errand.is_some() && self.left + long <= now
+    }
+
+    /// Completes when it is over, whoever waits for that.
+    pub(super) async fn over(self) {
+        drop(self.errand);
+        self.asking.over().await;
+    }
 }
 
 /// What one client knows.
@@ -114,6 +132,13 @@ impl Table {
     pub(super) fn find(&self, hold: &Hold) -> Option<&Held> {
         let held = self.held.get(&hold.owner)?;
         (held.token == hold.token && held.claim.name == hold.name).then_some(held)
+    }
+
+    /// The grant of a lease, for whoever claims it: from now on it is not given back unasked.
+    pub(super) fn tell(&mut self, owner: Owner) -> Option<Grant> {
+        let held = self.held.get_mut(&owner)?;
+        held.told = true;
+        Some(held.grant())
     }
 
     /// Takes a lease out of the table; its key is free once the server has let go of it.

@@ -5,19 +5,18 @@ use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio_postgres::types::ToSql;
 use tokio_util::sync::CancellationToken;
 
 use super::super::url::Settings;
+use super::asking::UnderWay;
 use super::claim::{CROWDED_FOR, unlock};
 use super::key::Key;
 use super::lifeline::Lifeline;
 use super::table::{Held, Waiting};
 use super::{SessionStore, hold, verbs};
 use crate::backend::{Claim, Grant, Turn, Verdict};
-use crate::background;
+use crate::errand::Errand;
 use crate::error::Result;
 use crate::owner::Owner;
 
@@ -29,40 +28,31 @@ const CANCELLATIONS: usize = 10;
 impl SessionStore {
     /// Takes a place in line.
     pub(super) fn line_up(self: &Arc<Self>, claim: Claim, key: Key) -> Verdict {
-        let (tell, over) = watch::channel(None);
-        let cancel = self.closing.child_token();
-        let (owner, now) = (claim.owner, self.clock.now());
-        let waiting = Waiting { over, cancel: cancel.clone(), attended: 0, left: now };
-        self.table.lock().waiting.insert(owner, waiting);
-        let store = Arc::downgrade(self);
-        background::begin(&Handle::current(), async move {
-            let got = block(&store, claim, key, &cancel).await;
-            if got.is_none()
-                && let Some(store) = store.upgrade()
-            {
-                store.table.lock().waiting.remove(&owner);
-            }
-            let _ = tell.send(Some(got.ok_or(())));
+        let cancel = CancellationToken::new();
+        let (owner, left) = (claim.owner, self.clock.now());
+        let (store, cancelled, under_way) = (Arc::downgrade(self), cancel.clone(), UnderWay::new());
+        let asking = under_way.asking();
+        let errand = self.errands.begin(async move {
+            let got = block(&store, claim, key, &cancelled).await;
+            drop(under_way);
+            got
         });
+        let waiting = Waiting { errand: Some(errand), asking, cancel, left };
+        self.table.lock().waiting.insert(owner, waiting);
         self.work.notify_one();
         Verdict::Queued(None)
     }
 
-    /// Waits until the claim in line is granted. Dropping it leaves the place in line.
+    /// Waits until the claim in line is granted. Dropping it keeps the place in line.
     pub(super) async fn attend(self: &Arc<Self>, claim: &Claim) -> Result<Turn> {
-        let Some(attending) = Attending::new(self, claim.owner) else {
-            let held = self.table.lock().held.get(&claim.owner).map(|held| held.grant());
-            return Ok(held.map_or(Turn::TryAgain, Turn::Granted));
+        let Some(mut attending) = Attending::new(self, claim.owner) else {
+            let grant = self.table.lock().tell(claim.owner);
+            return Ok(grant.map_or(Turn::TryAgain, Turn::Granted));
         };
-        let mut over = attending.over.clone();
-        let ended = over.wait_for(Option::is_some).await.ok().and_then(|ended| *ended);
-        if let Some(Ok(_)) = ended {
-            self.table.lock().waiting.remove(&claim.owner);
-        }
-        match ended {
-            Some(Ok(grant)) => Ok(Turn::Granted(grant)),
-            _ => Ok(Turn::TryAgain),
-        }
+        Ok(match attending.end().await {
+            Some(grant) => Turn::Granted(grant),
+            None => Turn::TryAgain,
+        })
     }
 
     /// Out of the line, or out of the grant that just came.
@@ -88,40 +78,45 @@ impl SessionStore {
 
     /// Ends a wait, and returns when the server knows of it. What was granted stays granted.
     pub(super) async fn stop_waiting(&self, claim: &Claim) {
-        let over = {
-            let mut table = self.table.lock();
-            let Some(waiting) = table.waiting.remove(&claim.owner) else { return };
+        let waiting = self.table.lock().waiting.remove(&claim.owner);
+        if let Some(waiting) = waiting {
             waiting.cancel.cancel();
-            waiting.over
-        };
-        let mut over = over;
-        let _ = over.wait_for(Option::is_some).await;
+            // Somebody may have it, and not poll it.
+            self.errands.set_all_free();
+            waiting.over().await;
+        }
     }
 }
 
-/// Somebody who waits for the end of a wait.
+/// Somebody who waits for the end of a wait. Given up, the wait goes on.
 struct Attending {
     store: Arc<SessionStore>,
     owner: Owner,
-    over: watch::Receiver<Option<Result<Grant, ()>>>,
+    errand: Option<Errand<Option<Grant>>>,
 }
 
 impl Attending {
     fn new(store: &Arc<SessionStore>, owner: Owner) -> Option<Self> {
-        let mut table = store.table.lock();
-        let waiting = table.waiting.get_mut(&owner)?;
-        waiting.attended += 1;
-        let over = waiting.over.clone();
-        drop(table);
-        Some(Self { store: store.clone(), owner, over })
+        let errand = store.table.lock().waiting.get_mut(&owner)?.errand.take();
+        errand.map(|errand| Self { store: store.clone(), owner, errand: Some(errand) })
+    }
+
+    async fn end(&mut self) -> Option<Grant> {
+        let got = self.errand.as_mut()?.await.flatten();
+        self.errand = None;
+        let mut table = self.store.table.lock();
+        table.waiting.remove(&self.owner);
+        got.and_then(|_| table.tell(self.owner))
     }
 }
 
 impl Drop for Attending {
     fn drop(&mut self) {
+        let Some(errand) = self.errand.take() else { return };
+        errand.set_free();
         let now = self.store.clock.now();
         if let Some(waiting) = self.store.table.lock().waiting.get_mut(&self.owner) {
-            waiting.attended -= 1;
+            waiting.errand = Some(errand);
             waiting.left = now;
         }
     }
