@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::Clock;
-use leasehold::{ErrorKind, Lease};
+use leasehold::{ErrorKind, Lease, Token};
 use leasehold_testkit::faults::namespace::Namespace;
 use leasehold_testkit::servers::Etcd;
 use leasehold_testkit::world::{eventually, within_bound};
@@ -13,6 +13,17 @@ use tokio::task::JoinSet;
 use crate::scene::{Client, PREFIX};
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// What a lease's own client says of it. No answer is none: members that have just met again
+/// may be busy with themselves.
+async fn verified(lease: &Lease) -> Token {
+    loop {
+        match lease.verify().await {
+            Ok(token) => return token,
+            Err(error) => assert_eq!(*error.kind(), ErrorKind::Unreachable, "{error}"),
+        }
+    }
+}
 
 /// FAULTS 3: the leader hears its clients, but no member. It goes on to answer keep-alives
 /// from its memory for a while; they prove nothing. Its holders know of their loss before
@@ -55,7 +66,8 @@ async fn holders_beside_a_leader_without_majority_lose_before_others_enter() {
     }
     network.join().unwrap();
     for lease in others {
-        assert_eq!(lease.verify().await.unwrap(), lease.token(), "healing takes nothing away");
+        let token = within_bound("an answer", verified(&lease)).await;
+        assert_eq!(token, lease.token(), "healing takes nothing away");
         lease.release().await.unwrap();
     }
     eventually("the minority serves again", async || minority.is_free("a").await).await;
