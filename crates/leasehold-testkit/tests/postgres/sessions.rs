@@ -115,6 +115,8 @@ async fn what_is_granted_to_a_caller_that_does_not_poll_lapses() {
     const SHORT: Duration = Duration::from_secs(1);
     let server = Postgres::start(&[]).unwrap();
     let (idle, other) = (connect(&server, "session").await, connect(&server, "session").await);
+    // From now on one poll is enough to have the server asked.
+    idle.lock("warm").ttl(SHORT).acquire().await.unwrap().release().await.unwrap();
     for in_line in [false, true] {
         let held = match in_line {
             true => Some(other.lock("a").acquire().await.unwrap()),
@@ -133,6 +135,7 @@ async fn what_is_granted_to_a_caller_that_does_not_poll_lapses() {
         } else {
             let polled = std::future::poll_fn(|cx| Poll::Ready(claim.as_mut().poll(cx).is_ready()));
             assert!(!polled.await, "the server was not asked yet");
+            eventually("the server has granted it", async || advisory(&server).0 == 1).await;
         }
         let next = within_bound("the lock", other.lock("a").acquire()).await.unwrap();
         next.release().await.unwrap();
