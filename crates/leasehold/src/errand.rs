@@ -1,7 +1,7 @@
 //! Work that is done by whoever waits for its result, and by itself when nobody does.
 //!
-//! A task for each request to a store costs more than all else about it: it is made, scheduled,
-//! and has to wake the caller. So the caller polls the work. An errand is *set free*, and goes
+//! A task for each request to a store has to be made and scheduled, and then to wake its caller,
+//! which is scheduled in turn. So the caller polls the work. An errand is *set free*, and goes
 //! on in a task of its own, when its caller is gone, and when others may depend on it: at once
 //! where they know that they do, and otherwise after a tick or two. A caller may keep its
 //! future and not poll it, and with it what everybody needs (a connection that is being made).
@@ -360,15 +360,17 @@ mod tests {
             let mut errand = errands.begin(async move { tell.send(two_steps(gone).await) });
             let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut errand).poll(cx).is_ready()));
             assert!(!polled.await);
-            if woken_before {
-                go.send(()).unwrap();
-                errands.set_all_free();
-            } else {
-                if at_once {
-                    errands.set_all_free();
+            let mut go = Some(go);
+            let mut wake = |now: bool| {
+                if let Some(go) = go.take_if(|_| now) {
+                    go.send(()).unwrap();
                 }
-                go.send(()).unwrap();
+            };
+            wake(woken_before);
+            if at_once {
+                errands.set_all_free();
             }
+            wake(true);
             assert_eq!(told.await, Ok("done"));
             assert_eq!(errand.await, Some(Ok(())), "its result is still for its caller");
         }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Claims and releases together: whoever is not in the one lane is in the other.
+/// Claims and releases together: the same tasks go back and forth between the two.
 #[derive(Debug, Default)]
 pub(crate) struct Present(AtomicUsize);
 

@@ -233,12 +233,12 @@ mod tests {
     use crate::token::Token;
 
     const SECONDS: u64 = 30;
+    const TTL: Duration = Duration::from_secs(SECONDS);
 
     /// A table with one session, and a claim of it that has its lock.
     fn held(revision: i64) -> (Table, Hold) {
         let mut table = Table::default();
-        let ttl = Duration::from_secs(SECONDS);
-        table.add_session(SECONDS, Session::unkept(7, ttl, now()));
+        table.add_session(SECONDS, Session::unkept(7, TTL, now()));
         let hold = take(&mut table, revision);
         (table, hold)
     }
@@ -247,20 +247,19 @@ mod tests {
         Moment::from_nanos(1_000_000_000)
     }
 
+    fn claim() -> Claim {
+        Claim::new(Name::new("a").unwrap(), TTL, Arc::new(Holder::new("host", 1, "test")))
+    }
+
     fn take(table: &mut Table, revision: i64) -> Hold {
-        let ttl = Duration::from_secs(SECONDS);
-        let claim =
-            Claim::new(Name::new("a").unwrap(), ttl, Arc::new(Holder::new("host", 1, "test")));
+        let claim = claim();
         let (_, fresh) = table.seat(&claim, SECONDS, now()).expect("the place is free");
-        assert!(fresh && table.advance(claim.owner, Stage::Held, revision, now() + ttl));
+        assert!(fresh && table.advance(claim.owner, Stage::Held, revision, now() + TTL));
         claim.hold(Token::new(revision as u64))
     }
 
     fn place_is_free(table: &mut Table) -> bool {
-        let ttl = Duration::from_secs(SECONDS);
-        let claim =
-            Claim::new(Name::new("a").unwrap(), ttl, Arc::new(Holder::new("host", 1, "test")));
-        table.seat(&claim, SECONDS, now()).is_some()
+        table.seat(&claim(), SECONDS, now()).is_some()
     }
 
     /// A plain deletion would take the key of whoever is there by now (etcd#22082).
