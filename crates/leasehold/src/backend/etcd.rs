@@ -35,6 +35,8 @@ use crate::token::Token;
 
 pub use etcd_client::Compare;
 
+mod answer;
+mod channel;
 mod claim;
 mod compare;
 mod endpoints;
@@ -52,6 +54,7 @@ mod release;
 mod seat;
 mod session;
 mod table;
+mod upload;
 mod url;
 mod value;
 mod wait;

@@ -11,19 +11,22 @@ use std::time::{Duration, Instant};
 use etcd_client::{
     Certificate, Client, ConnectOptions, Identity, KvClient, TlsOptions, Txn, TxnResponse,
 };
+use http::uri::Authority;
 use tokio::sync::{OnceCell, watch};
+use tower::util::BoxCloneSyncService;
 
+use super::channel::Channel;
 use super::error::{explain, is_members};
 use super::url::{Address, Tls};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long a connection may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A request that was given up after this long counts against its member.
 const HANGS_AFTER: Duration = Duration::from_millis(250);
 /// etcd turns clients away that ping more often than every five seconds.
-const PING_EVERY: Duration = Duration::from_secs(6);
-const PING_TIMEOUT: Duration = Duration::from_secs(3);
+pub(super) const PING_EVERY: Duration = Duration::from_secs(6);
+pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Where the machine's own choice of authorities may be.
 const SYSTEM_BUNDLES: &[&str] =
@@ -40,6 +43,13 @@ pub(super) struct Endpoints {
 struct Member {
     url: String,
     link: OnceCell<Link>,
+}
+
+impl Member {
+    /// Where it is, if the way there is not encrypted.
+    fn plain(&self) -> Option<Authority> {
+        self.url.strip_prefix("http://")?.parse().ok()
+    }
 }
 
 /// A member's clients. The one for keys apart: copies of the whole one are dear.
@@ -191,7 +201,14 @@ impl Endpoints {
         }
         // Only authentication needs the network here.
         let connect = async || {
-            let client = Client::connect([&member.url], Some(self.options.clone())).await?;
+            let options = Some(self.options.clone());
+            let client = match member.plain() {
+                Some(authority) => {
+                    let channel = BoxCloneSyncService::new(Channel::to(authority));
+                    Client::from_channel(etcd_client::Channel::Custom(channel), options).await?
+                }
+                None => Client::connect([&member.url], options).await?,
+            };
             Ok(Link { kv: client.kv_client(), client })
         };
         // What happens once must not make the future larger that each request moves.

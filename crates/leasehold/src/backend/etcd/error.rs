@@ -6,6 +6,7 @@ use std::{fmt, io};
 
 use etcd_client::Error as EtcdError;
 
+use super::channel::NotConnected;
 use crate::error::{Error, ErrorKind};
 
 // gRPC's status codes, as numbers: the driver does not export their type.
@@ -140,6 +141,7 @@ fn never_sent(status: &dyn std::error::Error) -> bool {
     causes(status).iter().any(|cause| {
         let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
         io == Some(io::ErrorKind::ConnectionRefused)
+            || cause.is::<NotConnected>()
             || matches!(cause.to_string().as_str(), "tcp connect error" | "dns error")
     })
 }
