@@ -12,3 +12,4 @@ mod scene;
 mod sessions;
 mod setup;
 mod transactions;
+mod waiters;

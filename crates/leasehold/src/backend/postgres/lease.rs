@@ -83,12 +83,12 @@ impl LeaseStore {
             true => (first, second),
             false => (first.unpooled().await?, second.unpooled().await?),
         };
-        let client = i64::from_be_bytes(rand::random::<[u8; 8]>()) & i64::MAX;
+        let (client, greeting) = introduction(pooled);
         let seats = Arc::new(Seats::default());
         let store = Arc::new(Self {
-            claims: Wire::new(settings.clone(), pooled),
+            claims: Wire::new(settings.clone(), pooled).greeting(greeting.clone()),
             shortcut: shortcut::Shortcut::default(),
-            rest: Wire::new(settings.clone(), pooled),
+            rest: Wire::new(settings.clone(), pooled).greeting(greeting),
             listener: Listener::new(settings.clone(), client, seats.clone(), pooled),
             beats: beats::Beats::default(),
             settings,
@@ -98,8 +98,8 @@ impl LeaseStore {
             pooled,
             sweeping: parking_lot::Mutex::default(),
         });
-        store.claims.adopt(first);
-        store.rest.adopt(second);
+        store.claims.adopt(first).await?;
+        store.rest.adopt(second).await?;
         *store.sweeping.lock() = Some(tokio::spawn(sweep(Arc::downgrade(&store))));
         Ok(store)
     }
@@ -108,6 +108,17 @@ impl LeaseStore {
         let at = Moment::from_nanos(u64::try_from(proved).unwrap_or(0));
         let valid_for = Duration::from_micros(u64::try_from(term).unwrap_or(0));
         Grant { token: Token::new(token as u64), proof: Proof { at, valid_for } }
+    }
+}
+
+/// A number for a client, and what its sessions say first. A negative one promises that they
+/// say it: a waiter is passed over when no session of its client is left. Through a pooler none
+/// is a client's own.
+fn introduction(pooled: bool) -> (i64, Option<String>) {
+    let number = (i64::from_be_bytes(rand::random::<[u8; 8]>()) & i64::MAX).max(1);
+    match pooled {
+        true => (number, None),
+        false => (-number, Some(format!("select leasehold.attend({})", -number))),
     }
 }
 

@@ -100,7 +100,7 @@ impl SessionStore {
             errands: Errands::on(Handle::current()),
             closing: CancellationToken::new(),
         });
-        store.aside.adopt(second);
+        store.aside.adopt(second).await?;
         *store.shared.lock() = Some(store.watched(line));
         tokio::spawn(janitor::look_after(Arc::downgrade(&store), store.closing.clone()));
         Ok(store)

@@ -94,9 +94,18 @@ impl Session {
             return Err(Error::new(ErrorKind::Refused, standby(&self.place)));
         }
         if !pooled {
-            self.client.batch_execute(LOCK_TIMEOUT).await.map_err(explain)?;
+            self.say(LOCK_TIMEOUT).await?;
         }
         Ok((row.get(1), row.get(2)))
+    }
+
+    /// Says something that is about this session alone: nothing of what was wanted is asked yet.
+    async fn say(&self, sql: &str) -> Result<()> {
+        let said = self.client.batch_execute(sql).await;
+        said.map_err(|error| {
+            let error = explain(error, &self.place);
+            Error::new(error.kind().clone(), error.to_string())
+        })
     }
 
     /// There is no pooler in front, as was feared: it may be a session like any other.
@@ -218,6 +227,8 @@ async fn drive(
 pub(super) struct Wire {
     settings: Arc<Settings>,
     pooled: bool,
+    /// What is said in each of its sessions first.
+    greeting: Option<String>,
     present: Mutex<Option<Arc<Session>>>,
     /// Held while connecting: one at a time.
     connecting: tokio::sync::Mutex<()>,
@@ -226,7 +237,12 @@ pub(super) struct Wire {
 impl Wire {
     pub(super) fn new(settings: Arc<Settings>, pooled: bool) -> Self {
         let (present, connecting) = (Mutex::default(), tokio::sync::Mutex::new(()));
-        Self { settings, pooled, present, connecting }
+        Self { settings, pooled, greeting: None, present, connecting }
+    }
+
+    /// The same, where each session begins with this statement.
+    pub(super) fn greeting(self, greeting: Option<String>) -> Self {
+        Self { greeting, ..self }
     }
 
     /// The session that is open just now.
@@ -235,8 +251,13 @@ impl Wire {
     }
 
     /// Uses a session that was made elsewhere.
-    pub(super) fn adopt(&self, session: Session) {
-        *self.present.lock() = Some(Arc::new(session));
+    pub(super) async fn adopt(&self, session: Session) -> Result<Arc<Session>> {
+        if let Some(greeting) = &self.greeting {
+            session.say(greeting).await?;
+        }
+        let session = Arc::new(session);
+        *self.present.lock() = Some(session.clone());
+        Ok(session)
     }
 
     /// The open session, or a new one. An error means that nothing was asked.
@@ -254,8 +275,6 @@ impl Wire {
         }
         let settings = &self.settings;
         let session = Session::connect(settings, &settings.config, None, self.pooled).await?;
-        let session = Arc::new(session);
-        *self.present.lock() = Some(session.clone());
-        Ok(session)
+        self.adopt(session).await
     }
 }

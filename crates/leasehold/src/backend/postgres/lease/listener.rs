@@ -100,7 +100,7 @@ async fn listen_once(
 ) -> Result<()> {
     let (sender, mut notifications) = mpsc::unbounded_channel();
     let session = Session::connect(settings, config, Some(sender), false).await?;
-    let listen = format!("listen leasehold_{client}");
+    let listen = format!("listen \"leasehold_{client}\"");
     let listening = session.client.batch_execute(&listen).await;
     listening.map_err(|error| explain(error, &session.place))?;
     *pause = SHORTEST_PAUSE;

@@ -9,6 +9,22 @@ begin
 end
 $$;
 
+-- A client that keeps sessions of its own has a negative number, and each of its sessions says
+-- so: the locks they share are gone when the last of them is. (1818583411 spells `leas`; other
+-- users of advisory locks have other numbers.)
+create or replace function leasehold.attend(client bigint) returns void
+language sql volatile as $$
+    select pg_advisory_lock_shared(1818583411, (client & 2147483647)::integer)
+$$;
+
+-- Whether a client that said so has no session any more. Of others nothing is known.
+create or replace function leasehold.is_gone(client bigint) returns boolean
+language sql volatile as $$
+    select case when client < 0
+        then pg_try_advisory_xact_lock(1818583411, (client & 2147483647)::integer)
+        else false end
+$$;
+
 -- Lets the first live waiter in if the lock is free or lapsed. The caller has locked its row.
 -- Whether it granted anything: that must not be lost in a crash.
 create or replace function leasehold.serve(lock_name text) returns boolean
@@ -27,7 +43,7 @@ begin
         exit when not found;
         delete from leasehold.waiters where lock = one.lock and place = one.place;
         -- A queue must not stand still behind a dead waiter (redisson#3004).
-        continue when one.alive <= at;
+        continue when one.alive <= at or leasehold.is_gone(one.client);
         -- Short, so that a grant to a waiter that just died lapses soon.
         update leasehold.locks
            set token = greatest(token + 1, leasehold.clock_floor()),
@@ -142,15 +158,17 @@ begin
             if here.owner is null or here.expires <= at then
                 delete from leasehold.waiters
                  where lock = names[i] and alive <= at and owner <> owners[i];
-                if exists (select 1 from leasehold.waiters w where w.lock = names[i]
+                -- Not to the newcomer: those who wait were here before, if they still are.
+                pushed := exists (select 1 from leasehold.waiters w where w.lock = names[i]
                               and w.owner <> owners[i]
                               and w.place < coalesce((select m.place from leasehold.waiters m
                                    where m.lock = names[i] and m.owner = owners[i]), 9223372036854775807))
-                then
-                    -- Not to the newcomer: those who wait were here before.
-                    pushed := leasehold.serve(names[i]);
-                    safe := safe or pushed;
+                    and leasehold.serve(names[i]);
+                if pushed then
+                    safe := true;
                     select * into here from leasehold.locks where name = names[i];
+                    -- It may itself have been the first of them that is left.
+                    states[i] := case when here.owner = owners[i] then 0 else 1 end;
                 else
                     delete from leasehold.waiters where lock = names[i] and owner = owners[i];
                     -- An owner whose own lease lapsed, with nobody in between, keeps its token.
@@ -479,6 +497,6 @@ $$;
 
 -- Which of their revisions these functions are.
 create or replace function leasehold.revision() returns integer
-language sql immutable as $$ select 3 $$;
+language sql immutable as $$ select 4 $$;
 
 insert into leasehold.meta (version) values (1) on conflict do nothing;
