@@ -14,17 +14,31 @@
 //!
 //! A new store implements [`world::StoreUnderTest`], is added to [`stores::open`]
 //! (the build fails until it is) and then runs all cases.
+//!
+//! Without the feature `suite` there are only the servers and the faults, and the library has no
+//! failpoints: so it is measured.
 
+#[cfg(feature = "suite")]
 pub mod conformance;
+#[cfg(feature = "suite")]
 pub mod course;
+#[cfg(feature = "suite")]
 pub mod crashes;
 pub mod faults;
+#[cfg(feature = "suite")]
 pub mod history;
+#[cfg(feature = "suite")]
 pub mod link;
+#[cfg(feature = "suite")]
 pub mod load;
+#[cfg(feature = "suite")]
 pub mod mutants;
+#[cfg(feature = "suite")]
 pub mod processes;
+#[cfg(feature = "suite")]
 pub mod registers;
 pub mod servers;
+#[cfg(feature = "suite")]
 pub mod stores;
+#[cfg(feature = "suite")]
 pub mod world;

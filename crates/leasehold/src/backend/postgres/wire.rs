@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::TryStreamExt;
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, mpsc, watch};
 use tokio_postgres::types::{ToSql, Type};
@@ -150,13 +151,30 @@ impl Session {
     /// Asks for one row.
     pub(super) async fn row(&self, verb: &Verb, parameters: &[&(dyn ToSql + Sync)]) -> Result<Row> {
         let asked = match self.statement(verb) {
-            Some(statement) => self.client.query_opt(statement, parameters).await,
+            Some(statement) => self.first_row(statement, parameters).await,
             None => {
                 let asked = Box::pin(self.rows_unprepared(verb, parameters)).await;
                 asked.map(|mut rows| rows.pop())
             }
         };
         asked.map_err(|error| explain(error, &self.place))?.ok_or_else(odd_answer)
+    }
+
+    /// The first row of what a prepared statement gives.
+    async fn first_row(
+        &self,
+        statement: &Statement,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Option<Row>, tokio_postgres::Error> {
+        // Boxed: it has room for preparing one. With it inside, the futures of all requests were
+        // larger than what an allocator has at hand.
+        let parameters = parameters.iter().map(|parameter| *parameter as &dyn ToSql);
+        let rows = Box::pin(self.client.query_raw(statement, parameters)).await?;
+        let mut rows = std::pin::pin!(rows);
+        let first = rows.try_next().await?;
+        // To the end: what went wrong may come after the rows.
+        while rows.try_next().await?.is_some() {}
+        Ok(first)
     }
 
     /// What was prepared for this request.

@@ -12,9 +12,6 @@ use crate::backend::{Hold, Proof, Release, Renewal};
 use crate::error::Result;
 use crate::loss::{Forced, LossReason};
 
-/// How many idle sessions are kept for those who will wait.
-const SPARE: usize = 4;
-
 impl SessionStore {
     pub(super) async fn renew_holds(self: &Arc<Self>, holds: &[Hold]) -> Result<Vec<Renewal>> {
         let found: Vec<Option<Held>> = {
@@ -97,6 +94,9 @@ impl SessionStore {
     }
 
     pub(super) async fn release_holds(self: Arc<Self>, holds: Vec<Hold>) -> Result<Vec<Release>> {
+        if let [hold] = &holds[..] {
+            return Ok(vec![self.release_one(hold).await?]);
+        }
         let mut given = Vec::with_capacity(holds.len());
         let ours: Vec<bool> = {
             let mut table = self.table.lock();
@@ -117,6 +117,38 @@ impl SessionStore {
         };
         Ok(ours.into_iter().map(verdict).collect())
     }
+
+    /// One alone, as it is when a lock is handed on: without the tables for many.
+    async fn release_one(self: &Arc<Self>, hold: &Hold) -> Result<Release> {
+        let held = {
+            let mut table = self.table.lock();
+            let ours = table.find(hold).is_some();
+            ours.then(|| table.remove(hold.owner)).flatten()
+        };
+        let Some(held) = held else { return Ok(Release::NotHeld) };
+        let had = insist(unlock_one(self.clone(), held)).await?;
+        Ok(if had { Release::Released } else { Release::NotHeld })
+    }
+}
+
+/// pgbouncer#102: look at the result of an unlock, always.
+fn note(held: &Held, had: bool) {
+    if !had {
+        tracing::warn!(lock = %held.claim.name, "the session had not the lock it released");
+    }
+}
+
+/// Unlocks one lease that was taken out of the table; whether it was still held.
+async fn unlock_one(store: Arc<SessionStore>, held: Held) -> Result<bool> {
+    let unlocked = unlock_surely(&held.line, &[held.key]).await;
+    let mut table = store.table.lock();
+    table.unlocked(&held);
+    let had = unlocked?.first() == Some(&true);
+    note(&held, had);
+    if !held.shared {
+        table.spare(held.line);
+    }
+    Ok(had)
 }
 
 /// Unlocks what was taken out of the table; whether each was still held. It is done, also
@@ -134,25 +166,16 @@ async fn unlock_all(store: &SessionStore, given: &[Held]) -> Result<Vec<bool>> {
         let unlocked = unlock_surely(&line, &keys).await;
         let mut table = store.table.lock();
         for &at in &places {
-            if given[at].shared {
-                table.free(given[at].key, given[at].claim.owner);
-            }
+            table.unlocked(&given[at]);
         }
         match unlocked {
             Ok(unlocked) => {
                 for (&at, had) in places.iter().zip(unlocked) {
                     done[at] = had;
-                    if !had {
-                        // pgbouncer#102: look at the result, always.
-                        let name = &given[at].claim.name;
-                        tracing::warn!(lock = %name, "the session had not the lock it released");
-                    }
+                    note(&given[at], had);
                 }
-                let ours = places.iter().all(|&at| !given[at].shared);
-                if ours && line.is_open() && table.spare.len() < SPARE {
-                    table.spare.push(line);
-                } else if ours {
-                    line.session.close();
+                if places.iter().all(|&at| !given[at].shared) {
+                    table.spare(line);
                 }
             }
             Err(error) => failed = Some(error),

@@ -18,6 +18,9 @@ use crate::holder::HeldBy;
 use crate::owner::Owner;
 use crate::token::Token;
 
+/// How many idle sessions are kept for those who will wait.
+const SPARE: usize = 4;
+
 /// A lock that is held.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
@@ -148,6 +151,22 @@ impl Table {
             self.retract.push((held.key, held.line.backend(), held.token.get() as i64));
         }
         Some(held)
+    }
+
+    /// The server was told to let go of this lease: its key can be had again.
+    pub(super) fn unlocked(&mut self, held: &Held) {
+        if held.shared {
+            self.free(held.key, held.claim.owner);
+        }
+    }
+
+    /// A session that carries nothing any more goes to those that wait for somebody to wait.
+    pub(super) fn spare(&mut self, line: Arc<Lifeline>) {
+        if line.is_open() && self.spare.len() < SPARE {
+            self.spare.push(line);
+        } else {
+            line.session.close();
+        }
     }
 
     pub(super) fn free(&mut self, key: Key, owner: Owner) {
