@@ -1,5 +1,7 @@
 //! Regressions of acquiring and waiting: what an adversary found.
 
+#![cfg(feature = "suite")]
+
 use std::time::Duration;
 
 use leasehold::StoreKind;

@@ -1,5 +1,7 @@
 //! Every case on every store.
 
+#![cfg(feature = "suite")]
+
 use leasehold::StoreKind;
 use leasehold_testkit::world::World;
 use leasehold_testkit::{conformance, for_each_case, stores};

@@ -3,6 +3,8 @@
 //! The control may lose nothing in so short a time: such a run is void and is repeated with
 //! the next seed, at most five times.
 
+#![cfg(feature = "suite")]
+
 use std::path::Path;
 use std::time::Duration;
 

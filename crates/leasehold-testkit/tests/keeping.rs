@@ -1,5 +1,7 @@
 //! Regressions of the keeper, the tenure and the guard: what an adversary found.
 
+#![cfg(feature = "suite")]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,6 +1,8 @@
 //! Row 22: a thousand waiters on one lock. Nobody starves, and nobody is woken in vain: what
 //! a hand-over costs does not grow with the line.
 
+#![cfg(feature = "suite")]
+
 use leasehold::StoreKind;
 use leasehold_testkit::course::descriptors;
 use leasehold_testkit::load::{Load, of_a_line};

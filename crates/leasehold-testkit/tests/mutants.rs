@@ -1,5 +1,7 @@
 //! The suite must reject every mutant, or it proves nothing.
 
+#![cfg(feature = "suite")]
+
 use leasehold::StoreKind;
 use leasehold_testkit::conformance::CASES;
 use leasehold_testkit::mutants::Mutant;

@@ -1,5 +1,7 @@
 //! Regressions around runtimes that end, stores that panic or are slow, on the real clock.
 
+#![cfg(feature = "suite")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Poll;

@@ -1,6 +1,8 @@
 //! Row 2: a client that is paused between two steps of its acquire, for longer than its TTL.
 //! Whatever it was told before, it looks again afterwards.
 
+#![cfg(feature = "suite")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -1,8 +1,11 @@
 //! The etcd store on real clusters.
 
+#![cfg(feature = "suite")]
+
 mod cluster;
 mod conformance;
 mod doctor;
+mod ending;
 mod etcdctl;
 mod losing;
 mod partition;

@@ -1,5 +1,7 @@
 //! The resource side on real servers.
 
+#![cfg(feature = "suite")]
+
 mod concurrency;
 mod guard;
 mod guard_rows;

@@ -1,5 +1,7 @@
 //! PostgreSQL: the whole suite in both modes, and what only happens there.
 
+#![cfg(feature = "suite")]
+
 mod batches;
 mod clocks;
 mod conformance;

@@ -1,5 +1,7 @@
 //! Redis and Valkey, on real servers.
 
+#![cfg(feature = "suite")]
+
 mod client;
 mod conformance;
 mod doctor;

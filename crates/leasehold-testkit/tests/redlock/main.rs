@@ -1,5 +1,7 @@
 //! Redlock, on real servers.
 
+#![cfg(feature = "suite")]
+
 mod clocks;
 mod conformance;
 mod counting;

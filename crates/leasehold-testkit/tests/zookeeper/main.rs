@@ -1,5 +1,7 @@
 //! The ZooKeeper store on real servers.
 
+#![cfg(feature = "suite")]
+
 mod access;
 mod conformance;
 mod contending;

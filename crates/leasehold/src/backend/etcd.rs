@@ -36,9 +36,11 @@ use crate::token::Token;
 pub use etcd_client::Compare;
 
 mod answer;
+mod aside;
 mod channel;
 mod claim;
 mod compare;
+mod connection;
 mod endpoints;
 mod error;
 mod examine;

@@ -8,19 +8,20 @@ use bytes::Bytes;
 use h2::RecvStream;
 use http_body::{Body, Frame, SizeHint};
 
-use super::channel::UnderWay;
+use super::aside::aside;
+use super::connection::UnderWay;
 
-/// The body of an answer. Dropped before its end, it takes the request back.
+/// The body of an answer.
 pub(super) struct Answer {
     stream: RecvStream,
-    /// Whether only the status is to come.
-    read: bool,
+    /// All data was read: only the status is to come.
+    all_read: bool,
     _under_way: UnderWay,
 }
 
 impl Answer {
     pub(super) fn new(stream: RecvStream, under_way: UnderWay) -> Self {
-        Self { stream, read: false, _under_way: under_way }
+        Self { stream, all_read: false, _under_way: under_way }
     }
 }
 
@@ -32,18 +33,21 @@ impl Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
-        if !self.read {
-            match ready!(self.stream.poll_data(cx)) {
+        let Self { stream, all_read, .. } = &mut *self;
+        let waker = aside(cx);
+        let mut cx = Context::from_waker(&waker);
+        if !*all_read {
+            match ready!(stream.poll_data(&mut cx)) {
                 Some(Ok(data)) => {
                     // It is as good as read: the member may send as much again.
-                    let released = self.stream.flow_control().release_capacity(data.len());
+                    let released = stream.flow_control().release_capacity(data.len());
                     return Poll::Ready(Some(released.map(|()| Frame::data(data))));
                 }
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => self.read = true,
+                None => *all_read = true,
             }
         }
-        let trailers = ready!(self.stream.poll_trailers(cx))?;
+        let trailers = ready!(stream.poll_trailers(&mut cx))?;
         Poll::Ready(trailers.map(|trailers| Ok(Frame::trailers(trailers))))
     }
 
@@ -58,6 +62,6 @@ impl Body for Answer {
 
 impl fmt::Debug for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer").field("read", &self.read).finish_non_exhaustive()
+        f.debug_struct("Answer").field("all_read", &self.all_read).finish_non_exhaustive()
     }
 }

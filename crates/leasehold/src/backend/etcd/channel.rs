@@ -1,37 +1,33 @@
-//! A connection to one member without TLS, for the driver: HTTP/2, and nothing around it.
+//! The way to one member without TLS, for the driver: HTTP/2, and nothing around it.
 //!
-//! The driver's own hands a request from task to task (a buffer, a balancer, the connection's,
-//! one for each answer), which costs more than the rest of the request. Here whoever asks writes
-//! into the connection, and is woken by it. It is made when it is first needed, and again when
-//! it is lost; what was under way is not sent again.
+//! The driver's own channel hands a request from task to task (a buffer, a balancer, the
+//! connection's, one for each answer), which costs more than the rest of the request. Here
+//! whoever asks writes into the connection, and is woken by it (ADR 10). It is made when it is
+//! first needed, and again when it is lost; what was under way is not sent again.
 
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
-use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use h2::client::{Connection, SendRequest};
-use h2::{Ping, PingPong};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Request, Response, Uri, Version};
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
 use tonic::Status;
 use tonic::body::Body;
 use tower::{BoxError, Service};
 
 use super::answer::Answer;
-use super::endpoints::{CONNECT_TIMEOUT, PING_EVERY, PING_TIMEOUT};
+use super::aside::aside;
+use super::connection::Connection;
+use super::endpoints::CONNECT_TIMEOUT;
 use super::upload::Upload;
-
-/// How much may be on its way to us, on one stream and on all: watches of many locks share it.
-const STREAM_WINDOW: u32 = 1 << 20;
-const WINDOW: u32 = 1 << 22;
 
 /// The way to one member. Cheap to clone.
 #[derive(Clone)]
@@ -39,39 +35,21 @@ pub(super) struct Channel(Arc<Shared>);
 
 struct Shared {
     authority: Authority,
-    present: Mutex<Option<Line>>,
+    state: Mutex<State>,
     /// Held while connecting: one at a time.
-    connecting: tokio::sync::Mutex<()>,
+    connecting: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// A connection that worked when it was last heard of.
-#[derive(Clone)]
-struct Line {
-    sender: SendRequest<Bytes>,
-    /// How many requests are under way on it.
-    open: Arc<AtomicUsize>,
-}
-
-/// A request under way, until its answer has been read.
-pub(super) struct UnderWay(Arc<AtomicUsize>);
-
-impl UnderWay {
-    fn on(line: &Line) -> Self {
-        line.open.fetch_add(1, Ordering::Relaxed);
-        Self(line.open.clone())
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+#[derive(Default)]
+struct State {
+    present: Option<Connection>,
+    /// The last attempt that failed, and when.
+    failed: Option<(Instant, NotConnected)>,
 }
 
 impl Channel {
     pub(super) fn to(authority: Authority) -> Self {
-        let (present, connecting) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self(Arc::new(Shared { authority, present, connecting }))
+        Self(Arc::new(Shared { authority, state: Mutex::default(), connecting: Arc::default() }))
     }
 }
 
@@ -91,13 +69,17 @@ impl Service<Request<Body>> for Channel {
 }
 
 impl Shared {
-    async fn ask(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
-        let (mut line, request) = (self.ready().await?, self.addressed(request)?);
-        let under_way = UnderWay::on(&line);
+    async fn ask(self: &Arc<Self>, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let request = self.addressed(request)?;
+        let mut connection = self.connection().await.map_err(NotConnected::told)?;
+        let mut under_way = connection.under_way();
         let (head, body) = request.into_parts();
-        let (answer, stream) = line.sender.send_request(Request::from_parts(head, ()), false)?;
+        let head = Request::from_parts(head, ());
+        let (mut answer, stream) = connection.sender.send_request(head, false)?;
         Upload::new(body, stream).begin();
+        let answer = poll_fn(|cx| Pin::new(&mut answer).poll(&mut Context::from_waker(&aside(cx))));
         let answer = answer.await?;
+        under_way.heard();
         Ok(answer.map(|body| Body::new(Answer::new(body, under_way))))
     }
 
@@ -114,86 +96,85 @@ impl Shared {
     }
 
     /// A connection that takes requests. An error means that nothing was sent.
-    async fn ready(&self) -> Result<Line, Status> {
-        let present = self.present.lock().clone();
-        if let Some(mut line) = present
-            && poll_fn(|cx| line.sender.poll_ready(cx)).await.is_ok()
-        {
-            return Ok(line);
+    async fn connection(self: &Arc<Self>) -> Result<Connection, NotConnected> {
+        match self.present().await {
+            Some(connection) => Ok(connection),
+            // What is rare must not make the future larger that each request moves.
+            None => Box::pin(self.new_connection()).await,
         }
-        // What is rare must not make the future larger that each request moves.
-        Box::pin(self.another()).await
     }
 
-    async fn another(&self) -> Result<Line, Status> {
-        let _alone = self.connecting.lock().await;
-        let present = self.present.lock().clone();
-        if let Some(mut line) = present
-            && poll_fn(|cx| line.sender.poll_ready(cx)).await.is_ok()
-        {
-            return Ok(line);
+    /// The connection that is there, unless it is over.
+    async fn present(&self) -> Option<Connection> {
+        let mut connection = self.state.lock().present.clone()?;
+        poll_fn(|cx| connection.sender.poll_ready(cx)).await.ok().map(|()| connection)
+    }
+
+    /// In a task of its own: whoever needs it may give up before it is there, and the next one
+    /// goes on from where that was.
+    async fn new_connection(self: &Arc<Self>) -> Result<Connection, NotConnected> {
+        let began = Instant::now();
+        let alone = self.connecting.clone().lock_owned().await;
+        if let Some(connection) = self.present().await {
+            return Ok(connection);
         }
+        if let Some((at, error)) = &self.state.lock().failed
+            && *at >= began
+        {
+            // It failed while this one waited for it.
+            return Err(error.clone());
+        }
+        let shared = self.clone();
+        let connecting = tokio::spawn(async move {
+            let _alone = alone;
+            shared.connect_in_time().await
+        });
+        let gone = |_| NotConnected(Arc::new(io::Error::other("the runtime has ended")));
+        connecting.await.unwrap_or_else(|error| Err(gone(error)))
+    }
+
+    async fn connect_in_time(&self) -> Result<Connection, NotConnected> {
         let connected = timeout(CONNECT_TIMEOUT, self.connect()).await;
         let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        let line = connected.map_err(not_connected)?;
-        *self.present.lock() = Some(line.clone());
-        Ok(line)
+        let connected = connected.map_err(|error| NotConnected(Arc::new(error)));
+        let mut state = self.state.lock();
+        match &connected {
+            Ok(connection) => state.present = Some(connection.clone()),
+            Err(error) => state.failed = Some((Instant::now(), error.clone())),
+        }
+        connected
     }
 
-    async fn connect(&self) -> io::Result<Line> {
+    async fn connect(&self) -> io::Result<Connection> {
         let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
-        let socket = TcpStream::connect((host, self.authority.port_u16().unwrap_or(80))).await?;
-        socket.set_nodelay(true)?;
-        let mut builder = h2::client::Builder::new();
-        builder.initial_window_size(STREAM_WINDOW).initial_connection_window_size(WINDOW);
-        builder.enable_push(false);
-        let (sender, connection) = builder.handshake(socket).await.map_err(io::Error::other)?;
-        let open = Arc::<AtomicUsize>::default();
-        tokio::spawn(drive(connection, open.clone()));
-        Ok(Line { sender, open })
-    }
-}
-
-/// Sends and reads for as long as the connection lives, and somebody may use it.
-async fn drive(mut connection: Connection<TcpStream, Bytes>, open: Arc<AtomicUsize>) {
-    let pings = connection.ping_pong();
-    tokio::select! {
-        ended = connection => {
-            if let Err(error) = ended {
-                tracing::debug!(%error, "a connection to etcd broke");
+        let port = self.authority.port_u16().unwrap_or(80);
+        let addresses: Vec<_> = lookup_host((host, port)).await?.collect();
+        let mut failed = io::Error::from(io::ErrorKind::NotFound);
+        for address in &addresses {
+            // One that swallows packets must not use up the time of the others.
+            let share = CONNECT_TIMEOUT / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+            match timeout(share, TcpStream::connect(address)).await {
+                Ok(Ok(socket)) => return Connection::on(socket).await,
+                Ok(Err(error)) => failed = error,
+                Err(_) => failed = io::ErrorKind::TimedOut.into(),
             }
         }
-        () = ping(pings, &open) => tracing::debug!("a member of etcd does not answer pings"),
+        Err(failed)
     }
 }
 
-/// Ends when a ping is not answered. None is sent while nothing is under way: etcd turns
-/// clients away that do.
-async fn ping(pings: Option<PingPong>, open: &AtomicUsize) {
-    let Some(mut pings) = pings else { return std::future::pending().await };
-    loop {
-        sleep(PING_EVERY).await;
-        if open.load(Ordering::Relaxed) == 0 {
-            continue;
-        }
-        match timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await {
-            Ok(Ok(_)) => {}
-            // It has ended, and whoever reads is told.
-            Ok(Err(_)) => return std::future::pending().await,
-            Err(_) => return,
-        }
+/// There was no connection: what was asked was never sent.
+#[derive(Debug, Clone)]
+pub(super) struct NotConnected(Arc<io::Error>);
+
+impl NotConnected {
+    /// As the driver understands it.
+    fn told(self) -> Status {
+        let mut status = Status::unavailable("no connection");
+        status.set_source(Arc::new(self));
+        status
     }
 }
-
-fn not_connected(error: io::Error) -> Status {
-    let mut status = Status::unavailable("no connection");
-    status.set_source(Arc::new(NotConnected(error)));
-    status
-}
-
-/// What was asked was never sent.
-#[derive(Debug)]
-pub(super) struct NotConnected(io::Error);
 
 impl fmt::Display for NotConnected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -203,7 +184,7 @@ impl fmt::Display for NotConnected {
 
 impl std::error::Error for NotConnected {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.0)
+        Some(&*self.0)
     }
 }
 

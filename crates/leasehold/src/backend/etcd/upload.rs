@@ -8,12 +8,14 @@ use h2::{Reason, SendStream};
 use http_body::Body as _;
 use tonic::body::Body;
 
+use super::aside::aside;
+
 /// The body of a request on its way: completes when all was said, or nobody listens any more.
 /// What fails here is told to whoever waits for the answer.
 pub(super) struct Upload {
     body: Body,
     stream: SendStream<Bytes>,
-    /// A message that may be the last one: then it says so, which saves a packet.
+    /// Held back for one step: if it is the last one, its own frame ends the stream.
     message: Option<Bytes>,
 }
 
@@ -36,7 +38,7 @@ impl Future for Upload {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let Self { body, stream, message } = &mut *self;
-        if stream.poll_reset(cx).is_ready() {
+        if stream.poll_reset(&mut Context::from_waker(&aside(cx))).is_ready() {
             return Poll::Ready(());
         }
         loop {

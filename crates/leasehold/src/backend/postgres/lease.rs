@@ -64,7 +64,7 @@ pub(super) struct LeaseStore {
     /// For claims of locks that are free, as most are.
     shortcut: shortcut::Shortcut,
     rest: Wire,
-    /// Where this client listens: a number that is its own.
+    /// Where this client listens: a number that is its own. See [`introduction`] for its sign.
     client: i64,
     seats: Arc<Seats>,
     listener: Listener,

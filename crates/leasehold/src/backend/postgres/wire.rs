@@ -14,6 +14,7 @@ use tokio_postgres::{AsyncMessage, Client, Config, Notification, Row, Socket, St
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::{explain, not_connected, standby};
+use super::schema;
 use super::url::Settings;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -166,8 +167,8 @@ impl Session {
         statement: &Statement,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Option<Row>, tokio_postgres::Error> {
-        // Boxed: it has room for preparing one. With it inside, the futures of all requests were
-        // larger than what an allocator has at hand.
+        // Boxed: it has room for preparing one. With it inside, the futures of requests have more
+        // than 1032 bytes, the most for which glibc keeps free ones at hand.
         let parameters = parameters.iter().map(|parameter| *parameter as &dyn ToSql);
         let rows = Box::pin(self.client.query_raw(statement, parameters)).await?;
         let mut rows = std::pin::pin!(rows);
@@ -270,7 +271,12 @@ impl Wire {
 
     /// Uses a session that was made elsewhere.
     pub(super) async fn adopt(&self, session: Session) -> Result<Arc<Session>> {
-        if let Some(greeting) = &self.greeting {
+        if let Some(greeting) = &self.greeting
+            && let Err(error) = session.say(greeting).await
+        {
+            // What it calls may be missing where an older state of the database came back.
+            tracing::debug!(%error, "a session cannot greet");
+            schema::ensure(&session).await?;
             session.say(greeting).await?;
         }
         let session = Arc::new(session);

@@ -9,19 +9,26 @@ begin
 end
 $$;
 
--- A client that keeps sessions of its own has a negative number, and each of its sessions says
--- so: the locks they share are gone when the last of them is. (1818583411 spells `leas`; other
--- users of advisory locks have other numbers.)
+-- A negative number is that of a client with sessions of its own. Each of them begins with this,
+-- and shares an advisory lock: when the last of them ends, nobody has it any more. (1818583411
+-- spells `leas`; other users of advisory locks have other numbers.)
 create or replace function leasehold.attend(client bigint) returns void
-language sql volatile as $$
-    select pg_advisory_lock_shared(1818583411, (client & 2147483647)::integer)
+language plpgsql as $$
+begin
+    perform set_config('leasehold.client', client::text, false);
+    perform pg_advisory_lock_shared(1818583411, (client & 2147483647)::integer);
+end
 $$;
 
--- Whether a client that said so has no session any more. Of others nothing is known.
+-- Whether no session of a client is left. Of a client with a positive number nothing is known,
+-- and whoever asks is there: its own lock would not be in its way. The lock that is tried is
+-- given back at once, since the client may be coming back, and others may ask as well.
 create or replace function leasehold.is_gone(client bigint) returns boolean
 language sql volatile as $$
-    select case when client < 0
-        then pg_try_advisory_xact_lock(1818583411, (client & 2147483647)::integer)
+    select case
+        when client >= 0 or client::text = current_setting('leasehold.client', true) then false
+        when pg_try_advisory_lock(1818583411, (client & 2147483647)::integer)
+            then pg_advisory_unlock(1818583411, (client & 2147483647)::integer)
         else false end
 $$;
 
@@ -38,12 +45,12 @@ begin
     if not found or (here.owner is not null and here.expires > at) then
         return false;
     end if;
-    loop
-        select * into one from leasehold.waiters where lock = lock_name order by place limit 1;
-        exit when not found;
+    for one in select * from leasehold.waiters where lock = lock_name order by place loop
+        -- A queue must not stand still behind a dead waiter (redisson#3004). One whose sessions
+        -- are gone keeps its place for as long as it counts as alive: it may come back.
+        continue when one.alive > at and leasehold.is_gone(one.client);
         delete from leasehold.waiters where lock = one.lock and place = one.place;
-        -- A queue must not stand still behind a dead waiter (redisson#3004).
-        continue when one.alive <= at or leasehold.is_gone(one.client);
+        continue when one.alive <= at;
         -- Short, so that a grant to a waiter that just died lapses soon.
         update leasehold.locks
            set token = greatest(token + 1, leasehold.clock_floor()),
@@ -58,7 +65,7 @@ begin
             encode(one.owner, 'hex'), here.token, here.proved, here.term));
         return true;
     end loop;
-    if here.crowded then
+    if here.crowded and not exists (select 1 from leasehold.waiters where lock = lock_name) then
         update leasehold.locks set crowded = false where name = lock_name;
     end if;
     return false;
@@ -158,6 +165,9 @@ begin
             if here.owner is null or here.expires <= at then
                 delete from leasehold.waiters
                  where lock = names[i] and alive <= at and owner <> owners[i];
+                -- Who asks is alive, however late it is.
+                update leasehold.waiters set alive = at + interval '3 seconds', beat = sent
+                 where lock = names[i] and owner = owners[i];
                 -- Not to the newcomer: those who wait were here before, if they still are.
                 pushed := exists (select 1 from leasehold.waiters w where w.lock = names[i]
                               and w.owner <> owners[i]

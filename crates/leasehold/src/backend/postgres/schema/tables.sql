@@ -20,7 +20,7 @@ create table if not exists leasehold.locks (
     name    text        collate "C" primary key,
     token   bigint      not null,
     owner   bytea,
-    client  bigint,                 -- where its client listens
+    client  bigint,                 -- where its client listens; if negative, see leasehold.attend
     proved  bigint      not null,   -- its client's clock before it asked
     term    bigint      not null,   -- in microseconds, as granted or renewed
     expires timestamptz not null,   -- when it ends, or when it was given back

@@ -146,7 +146,7 @@ async fn unlock_one(store: Arc<SessionStore>, held: Held) -> Result<bool> {
     let had = unlocked?.first() == Some(&true);
     note(&held, had);
     if !held.shared {
-        table.spare(held.line);
+        table.keep_spare(held.line);
     }
     Ok(had)
 }
@@ -175,7 +175,7 @@ async fn unlock_all(store: &SessionStore, given: &[Held]) -> Result<Vec<bool>> {
                     note(&given[at], had);
                 }
                 if places.iter().all(|&at| !given[at].shared) {
-                    table.spare(line);
+                    table.keep_spare(line);
                 }
             }
             Err(error) => failed = Some(error),

@@ -160,8 +160,8 @@ impl Table {
         }
     }
 
-    /// A session that carries nothing any more goes to those that wait for somebody to wait.
-    pub(super) fn spare(&mut self, line: Arc<Lifeline>) {
+    /// A session that carries nothing any more: the next one who waits may use it.
+    pub(super) fn keep_spare(&mut self, line: Arc<Lifeline>) {
         if line.is_open() && self.spare.len() < SPARE {
             self.spare.push(line);
         } else {
