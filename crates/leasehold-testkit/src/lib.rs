@@ -16,7 +16,7 @@
 //! (the build fails until it is) and then runs all cases.
 //!
 //! Without the feature `suite` there are only the servers and the faults, and the library has no
-//! failpoints: so it is measured.
+//! failpoints: that is what benchmarks measure.
 
 #[cfg(feature = "suite")]
 pub mod conformance;
