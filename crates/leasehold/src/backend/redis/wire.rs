@@ -1,7 +1,7 @@
 //! A connection of our own, for servers without TLS.
 //!
-//! It is as lean as a hand-over wants it. Whoever asks while nothing is under way writes to
-//! the socket itself; what comes while answers are awaited collects, and leaves together. A
+//! It is as lean as a hand-over wants it. Whoever asks while little is under way writes to
+//! the socket itself; what comes while many answers are awaited collects, and leaves together. A
 //! message goes to its waiter from where it is read, and before answers that can wait.
 
 use std::collections::VecDeque;
@@ -27,6 +27,8 @@ use super::resp::{Frame, Stop, frame};
 const PATIENT: usize = 2;
 /// How often such an answer lets others go first.
 const YIELDS: usize = 2;
+/// While fewer answers than this are awaited, a request does not wait for company.
+const FEW: usize = 4;
 /// How much is read at once, at first.
 const BUFFER: usize = 8 * 1024;
 /// How much room for requests is kept when none are there.
@@ -67,6 +69,8 @@ struct State {
     awaited: VecDeque<oneshot::Sender<Value>>,
     /// What is not written yet. Always of requests that are awaited.
     unwritten: Vec<u8>,
+    /// What came before that is just being written: nothing may overtake it, or cut into it.
+    writing: bool,
     ended: bool,
     /// We ended it ourselves.
     dropped: bool,
@@ -171,7 +175,7 @@ impl Shared {
         Ok(told)
     }
 
-    /// Requests leave, at once if nothing else is under way.
+    /// Requests leave, at once if little else is under way.
     fn leave(
         &self,
         tell: impl IntoIterator<Item = oneshot::Sender<Value>>,
@@ -182,11 +186,11 @@ impl Shared {
         if state.ended {
             return Err(ended());
         }
-        let alone = state.awaited.is_empty();
+        let few = state.awaited.len() < FEW;
         let first = state.unwritten.is_empty();
         state.awaited.extend(tell);
         write(&mut state.unwritten);
-        if alone && first {
+        if few && first && !state.writing {
             // An error is met again by whoever writes the rest.
             let written = self.socket.try_write(&state.unwritten).unwrap_or(0);
             if written == state.unwritten.len() {
@@ -209,7 +213,11 @@ impl Shared {
             self.more.notified().await;
             // Those who were just answered may have something to send as well.
             task::yield_now().await;
-            std::mem::swap(&mut batch, &mut self.state.lock().unwritten);
+            {
+                let mut state = self.state.lock();
+                std::mem::swap(&mut batch, &mut state.unwritten);
+                state.writing = true;
+            }
             let mut rest = &batch[..];
             while !rest.is_empty() {
                 match self.socket.try_write(rest) {
@@ -225,6 +233,8 @@ impl Shared {
             }
             batch.clear();
             batch.shrink_to(KEPT);
+            // What came meanwhile has rung for itself.
+            self.state.lock().writing = false;
         }
     }
 

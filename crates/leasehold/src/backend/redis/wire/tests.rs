@@ -1,6 +1,8 @@
+use std::io::Read;
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
+use tokio::io::Interest;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -76,6 +78,38 @@ async fn many_at_once_arrive_whole_and_in_order() {
     for (number, answer) in answers.into_iter().enumerate() {
         assert_eq!(answered(answer).await.unwrap(), Value::Int(number as i64));
     }
+}
+
+/// One that does not fit the socket is still being written when the next one comes: that does
+/// not overtake it, and does not cut into it.
+#[tokio::test]
+async fn what_is_being_written_is_not_overtaken() {
+    let (server, wire, _heard) = pair().await;
+    let mut server = server.into_std().unwrap();
+    let [mut first, mut second] = [redis::cmd("LARGE"), redis::cmd("SMALL")];
+    first.arg(vec![b'x'; 32 << 20]);
+    second.arg("y");
+    let expected = [first.get_packed_command(), second.get_packed_command()].concat();
+    let _one = wire.send(&first).unwrap();
+    // Until whoever writes the rest finds no more room.
+    for _ in 0..100 {
+        task::yield_now().await;
+    }
+    let (mut seen, mut chunk) = (Vec::new(), vec![0; 1 << 20]);
+    let mut other = None;
+    while seen.len() < expected.len() {
+        if let Ok(count) = server.read(&mut chunk) {
+            seen.extend_from_slice(&chunk[..count]);
+        }
+        task::yield_now().await;
+        // Once there is room again: we come before whoever writes the rest.
+        let socket: &TcpStream = wire.0.shared.socket.as_ref();
+        if other.is_none() && socket.try_io(Interest::WRITABLE, || Ok(())).is_ok() {
+            other = Some(wire.send(&second).unwrap());
+        }
+    }
+    assert!(other.is_some());
+    assert!(seen == expected, "they were mixed up");
 }
 
 #[tokio::test]
