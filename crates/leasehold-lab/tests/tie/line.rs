@@ -22,7 +22,7 @@ const TTL_MS: u64 = 5_000;
 /// For how long a claim is barred, in ms: more than three ticks, less than four.
 const BAR_MS: u64 = 7_000;
 /// For how many ticks the line outlives the last sign of life of anybody in it.
-const LINGER: u64 = 30;
+const LINGER: u64 = 1_800;
 /// How many clients there are.
 const CLIENTS: u8 = 4;
 /// Who is none of them, and knows nothing of lines.
@@ -91,6 +91,25 @@ impl<'a> LineTie<'a> {
         [key.clone(), format!("{key}:record"), format!("{key}:line"), format!("{key}:forced")]
     }
 
+    /// The key that bars a client.
+    fn bar(&self, lock: usize, client: u8) -> String {
+        format!("{}:{lock}:bar:{client}", self.word)
+    }
+
+    /// What a client says about its place: what it was told last, something that is not true (any
+    /// more), or nothing, if it has none.
+    fn said(&mut self, client: u8, lock: usize) -> String {
+        let [_, _, line, _] = self.keys(lock);
+        let waits = self.locks[lock].server.waits(client);
+        if self.ticks.is_multiple_of(2) {
+            return if waits { "0 0".to_owned() } else { String::new() };
+        }
+        let waiters: Vec<String> = self.world.ask(cmd("LRANGE").arg(line).arg(0).arg(-1));
+        let known = waiters.iter().find(|waiter| waiter.starts_with(&owner(client)));
+        let words = known.map(|waiter| waiter.split(' ').skip(1).take(2).collect::<Vec<_>>());
+        words.map_or_else(|| "1 1".to_owned(), |words| words.join(" "))
+    }
+
     fn channel(&self, client: u8) -> String {
         format!("{}:client{client}", self.word)
     }
@@ -123,7 +142,6 @@ impl<'a> LineTie<'a> {
                 let [_, _, line, _] = self.keys(lock);
                 self.world.ask::<i64>(cmd("DEL").arg(line));
                 self.locks[lock].server.line.clear();
-                self.locks[lock].server.barred.clear();
             }
             Step::LoseRecord { lock } => {
                 let [_, record, ..] = self.keys(lock);
@@ -179,20 +197,24 @@ impl<'a> LineTie<'a> {
             Order::Settle => ("SETTLE", 3),
             Order::Force => ("FORCE", 4),
         };
-        if matches!(script, "ACQUIRE" | "BEAT" | "SETTLE") {
+        if matches!(script, "ACQUIRE" | "BEAT" | "SETTLE" | "LEAVE") {
             args.push(format!("{channel} {}", holder(client)));
         }
         for &lock in locks {
             keys.extend(self.keys(lock).into_iter().take(companions));
+            if matches!(script, "ACQUIRE" | "SETTLE") {
+                keys.push(self.bar(lock, client));
+            }
+            let said = self.said(client, lock);
             let token = self.locks[lock].ledger.known(client);
             args.extend(match order {
-                Order::Claim => words([&owner, &TTL_MS, &number]),
-                Order::Try => words([&owner, &TTL_MS, &0]),
-                Order::Beat => words([&owner, &TTL_MS, &number]),
+                Order::Claim => words([&owner, &TTL_MS, &number, &said]),
+                Order::Try => words([&owner, &TTL_MS, &0, &said]),
+                Order::Beat => words([&owner, &TTL_MS, &number, &said]),
                 Order::Renew => words([&owner, &token, &TTL_MS]),
                 Order::Release => words([&owner, &token]),
-                Order::Leave => words([&owner]),
-                Order::Settle => words([&owner, &TTL_MS, &BAR_MS]),
+                Order::Leave => words([&owner, &TTL_MS, &said]),
+                Order::Settle => words([&owner, &TTL_MS, &BAR_MS, &said]),
                 Order::Force => words([&OPERATOR, &reason(self.ticks), &(1000 * MEMORY)]),
             });
         }
@@ -278,15 +300,16 @@ impl<'a> LineTie<'a> {
         let left = Value::Int(lock.left().map_or(-2, |left| left as i64));
         // Only who is first in line is told when to ask again.
         let none = Value::Int(-1);
+        let seen = || text(self.world.millis().to_string());
         Some(match (order, answer) {
             (Order::Renew, Answer::Granted(_)) => Value::Int(1),
             (_, Answer::Granted(_)) => Value::Int(token as i64),
             (Order::Claim, Answer::Queued) => {
                 let left = if first { left } else { none };
-                Value::Array(vec![Value::Int(1), left, text(holds), text(record)])
+                Value::Array(vec![Value::Int(1), left, text(holds), text(record), seen()])
             }
             (_, Answer::Queued) => {
-                Value::Array(vec![Value::Int(1), left, Value::Int(first.into())])
+                Value::Array(vec![Value::Int(1), left, Value::Int(first.into()), seen()])
             }
             (_, Answer::Held) => Value::Array(vec![Value::Int(0), none, text(holds), text(record)]),
             (_, Answer::Barred) => {
@@ -347,7 +370,8 @@ impl<'a> LineTie<'a> {
     /// Compares all that is kept.
     fn compare(&mut self, at: usize) -> Result<(), String> {
         let keys = self.keys(at);
-        let seen = Seen::look(self.world, &keys, self.ticks)?;
+        let bars: Vec<_> = (0..CLIENTS).map(|client| (client, self.bar(at, client))).collect();
+        let seen = Seen::look(self.world, &keys, &bars, self.ticks)?;
         let lock = &self.locks[at];
         let what = |what: &str| format!("{what} of lock {at}");
         let holds = lock.server.lock.map(|held| (lock.text(held), held.left));

@@ -85,7 +85,7 @@ async fn waiters_go_on_when_the_line_is_lost() {
     let lease = holder.lock("a").ttl(LONG).acquire().await.unwrap();
     let waiting = acquire(waiter.lock("a").ttl(LONG));
     until_waiters(&holder, "a", 1).await;
-    let keys = server.cli(&["keys", "*leasehold:line:lock:a"]).unwrap();
+    let keys = server.cli(&["keys", "*leasehold:queue:lock:a"]).unwrap();
     assert_eq!(server.cli(&["del", &keys]).unwrap(), "1");
     until_waiters(&holder, "a", 1).await;
     lease.release().await.unwrap();

@@ -32,7 +32,7 @@ async fn everything_expires() {
     for key in keys(&server) {
         let left: i64 = server.cli(&["pttl", &key]).unwrap().parse().unwrap();
         assert!((1..=day).contains(&left), "{key} {left}");
-        assert!(!key.contains("leasehold:line:"), "nobody waits: {key}");
+        assert!(!key.contains("leasehold:queue:"), "nobody waits: {key}");
     }
 }
 
@@ -59,8 +59,8 @@ async fn prefixes_are_worlds_of_their_own() {
 async fn a_user_with_few_rights_is_enough() {
     let server = Redis::start(&["--requirepass", "p/w"]).unwrap();
     let rule = "~lock:* ~{*}leasehold:* &leasehold:* -@all +evalsha +script|load +script +get +mget \
-                +set +del +exists +pexpire +pttl +hget +hset +hmget +hdel +hlen +hexists +hgetall \
-                +publish +subscribe +time +info +ping +hello +auth +client +select +scan";
+                +set +del +exists +pexpire +pttl +hset +hmget +rpush +lpush +lpop +lpos +lset +lrem \
+                +lrange +publish +subscribe +time +info +ping +hello +auth +client +select +scan";
     let words = ["acl", "setuser", "locker", "on", ">s:cret"];
     let words: Vec<_> = words.into_iter().chain(rule.split_whitespace()).collect();
     assert_eq!(server.cli(&words).unwrap(), "OK");
@@ -73,7 +73,12 @@ async fn a_user_with_few_rights_is_enough() {
     assert_eq!(locks.list("").await.unwrap().len(), 1);
     assert_eq!(server.cli(&["-n", "3", "exists", "lock:a"]).unwrap(), "1");
     lease.release().await.unwrap();
-    granted(waiting).await.release().await.unwrap();
+    let held = granted(waiting).await;
+    // Long enough for heartbeats, and then it gives up.
+    let impatient = locks.lock("a").ttl(Duration::from_millis(300));
+    let error = impatient.wait(Duration::from_millis(250)).acquire().await.unwrap_err();
+    assert!(matches!(error.kind(), leasehold::ErrorKind::Held(_)), "{error}");
+    held.release().await.unwrap();
     let wrong = crate::client::connecting(format!("redis://locker:no@{address}")).await;
     let error = wrong.expect_err("the password is wrong");
     assert_eq!(*error.kind(), leasehold::ErrorKind::Unusable, "{error:?}");

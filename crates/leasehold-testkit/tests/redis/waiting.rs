@@ -6,6 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use leasehold::backend::redis::RedisStore;
+use leasehold::backend::{Backend, Claim, Turn, Verdict};
+use leasehold::clock::Clock;
+use leasehold::{Holder, Name};
 use leasehold_testkit::servers::Redis;
 use leasehold_testkit::world::within_bound;
 use parking_lot::Mutex;
@@ -124,4 +128,38 @@ async fn a_dead_waiter_costs_little() {
     until_waiters(&holder, "a", 2).await;
     lease.release().await.unwrap();
     granted(waiting).await.release().await.unwrap();
+}
+
+/// Whoever asks again is in line once, and where it was; whoever leaves is not.
+#[tokio::test]
+async fn who_asks_again_keeps_its_place() {
+    let server = server();
+    let store = RedisStore::open(&server.url(), Clock::boot()).await.unwrap();
+    let claim = || {
+        let mut claim = Claim::new(Name::new("a").unwrap(), LONG, Arc::new(Holder::this_process()));
+        claim.queue = true;
+        claim
+    };
+    let [holder, first, second] = [claim(), claim(), claim()];
+    let ask = async |claim: &Claim| {
+        let asking = store.clone().acquire(vec![claim.clone()]);
+        within_bound("an answer", asking).await.unwrap().remove(0)
+    };
+    let waiting = || {
+        let queue = server.cli(&["keys", "*leasehold:queue:lock:a"]).unwrap();
+        if queue.is_empty() { "0".to_owned() } else { server.cli(&["llen", &queue]).unwrap() }
+    };
+    let Verdict::Granted(grant) = ask(&holder).await else { panic!("it was free") };
+    for claim in [&first, &second, &first, &first] {
+        assert!(matches!(ask(claim).await, Verdict::Queued(Some(_))));
+    }
+    assert_eq!(waiting(), "2");
+    store.clone().release(vec![holder.hold(grant.token)]).await.unwrap();
+    let turn = within_bound("its turn", store.clone().wait(first.clone())).await.unwrap();
+    let Turn::Granted(grant) = turn else { panic!("{turn:?}") };
+    assert_eq!(waiting(), "1");
+    store.clone().leave(second).await.unwrap();
+    assert_eq!(waiting(), "0");
+    store.clone().release(vec![first.hold(grant.token)]).await.unwrap();
+    assert_eq!(server.cli(&["exists", "lock:a"]).unwrap(), "0");
 }

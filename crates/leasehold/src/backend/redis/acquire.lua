@@ -1,7 +1,6 @@
 -- The other claims.
-local function contended(lock, record, line, owner, ttl, number)
-  local barred = call('HGET', line, 'b' .. owner)
-  if barred and tonumber(barred) > millis then
+local function contended(lock, record, line, bar, owner, ttl, number, said)
+  if call('EXISTS', bar) == 1 then
     return { 0, -1, '', '' }
   end
   -- A key of another type is another's lock as well: then this is a table.
@@ -19,18 +18,23 @@ local function contended(lock, record, line, owner, ttl, number)
     call('PEXPIRE', lock, ttl)
     return token_held(record, owner, who, ttl)
   end
-  local queues = number ~= '0'
-  local first = queues and stand(line, owner, number, ttl, who)
+  local known = call('GET', record) or ''
   if type(value) == 'table' then
     value = ''
   end
-  return {
-    queues and 1 or 0, first and call('PTTL', lock) or -1, value, call('GET', record) or '',
-  }
+  if number == '0' then
+    return { 0, -1, value, known }
+  end
+  local place, seen
+  if said ~= '' then
+    place = place_of(line, owner, said, ttl, who)
+  end
+  place, seen = stand(line, place, owner, number, ttl, who)
+  return { 1, place == 0 and call('PTTL', lock) or -1, value, known, seen }
 end
 
 for _, i in ipairs(others) do
-  answers[i] = contended(KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i],
-    ARGV[3 * i - 1], ARGV[3 * i], ARGV[3 * i + 1])
+  answers[i] = contended(KEYS[4 * i - 3], KEYS[4 * i - 2], KEYS[4 * i - 1], KEYS[4 * i],
+    ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i], ARGV[4 * i + 1])
 end
 return answers

@@ -1,8 +1,10 @@
 -- Takes each lock that is free; where a claim asks to queue, takes a place in its line.
--- KEYS  for each claim: lock, record, line
--- ARGV  channel and holder; for each claim: owner, ttl in ms, number, or 0 not to queue
--- Answers for each claim: the token, or {1 queued or 0 held, left in ms if first in line
--- or -1, what the lock key holds, the record}.
+-- KEYS  for each claim: lock, record, line, bar
+-- ARGV  channel and holder; for each claim: owner, ttl in ms, number, or 0 not to queue, and
+--       when it was seen in line last and with which number, or '' if it never was (who is in
+--       line and says so would stand there twice)
+-- Answers for each claim: the token, or {0 held, -1, what the lock key holds, the record}, or
+-- {1 queued, left in ms if first in line or -1, those two, when it was seen}.
 --
 -- This part does what is common: a lock that is free and had no line, a newcomer to the
 -- line of one that is held. It defines nothing, and compares times as texts of one length:
@@ -19,28 +21,30 @@ end
 local now = second .. rest
 local usual = #now == 16 and now < '4503599627370496'
 local who = ARGV[1]
-local count = #KEYS / 3
--- What all locks and records hold (a key of another type: nothing), and whether nobody has
--- a line.
+local count = #KEYS / 4
+-- What all locks, records and bars hold (a key of another type: nothing), and whether nobody
+-- has a line.
 local known, lines, no_lines, token
 if count == 1 then
-  known = call('MGET', KEYS[1], KEYS[2])
+  known = call('MGET', KEYS[1], KEYS[2], KEYS[4])
 else
   local keys = {}
   lines = {}
   for i = 1, count do
-    keys[2 * i - 1], keys[2 * i], lines[i] = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
+    local at = 4 * i
+    keys[3 * i - 2], keys[3 * i - 1], keys[3 * i] = KEYS[at - 3], KEYS[at - 2], KEYS[at]
+    lines[i] = KEYS[at - 1]
   end
   known = call('MGET', unpack(keys))
 end
 local answers = {}
 local others
 for i = 1, count do
-  local lock, record, line = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
-  local owner, ttl, number = ARGV[3 * i - 1], ARGV[3 * i], ARGV[3 * i + 1]
-  local value, last = known[2 * i - 1], known[2 * i]
+  local lock, record, line = KEYS[4 * i - 3], KEYS[4 * i - 2], KEYS[4 * i - 1]
+  local owner, ttl, number = ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i]
+  local value, last = known[3 * i - 2], known[3 * i - 1]
   local answer
-  if not usual then
+  if not usual or known[3 * i] then
     answer = nil
   elseif not value then
     if lines and no_lines == nil then
@@ -59,25 +63,17 @@ for i = 1, count do
   elseif value == owner then
     answer = nil
   elseif number == '0' then
-    if call('HEXISTS', line, 'b' .. owner) == 0 then
-      answer = { 0, -1, value, last or '' }
+    answer = { 0, -1, value, last or '' }
+  elseif ARGV[4 * i + 1] == '' then
+    -- What `stand` of line.lua does. Of those who stay for a moment only some extend the life
+    -- of the line, chosen by their owner's last digit; the others do with their heartbeats.
+    local seen = sub(now, 1, 13)
+    local place = call('RPUSH', line,
+      owner .. ' ' .. seen .. ' ' .. number .. ' ' .. ttl .. ' ' .. who)
+    if place == 1 or byte(owner, 32) == 48 then
+      call('PEXPIRE', line, '3600000')
     end
-  else
-    -- What `stand` of line.lua does, where nothing is special.
-    local places = call('HMGET', line, owner, 'b' .. owner, 'h', 't', 'x')
-    local first, place, lives = places[3], places[4], places[5]
-    if not places[1] and not places[2] then
-      local waiter = owner .. ' ' .. sub(now, 1, 13) .. ' ' .. number .. ' ' .. ttl .. ' ' .. who
-      local millis = sub(rest, 1, 3)
-      if not first and not place and not lives then
-        call('HSET', line, 'h', '0', 't', '1', '0', waiter, owner, '0', 'x', second + 60 .. millis)
-        call('PEXPIRE', line, '60000')
-        answer = { 1, call('PTTL', lock), value, last or '' }
-      elseif first and place and lives and #lives == 13 and lives > second + 30 .. millis then
-        call('HSET', line, place, waiter, owner, place, 't', place + 1 .. '')
-        answer = { 1, place == first and call('PTTL', lock) or -1, value, last or '' }
-      end
-    end
+    answer = { 1, place == 1 and call('PTTL', lock) or -1, value, last or '', seen }
   end
   if answer then
     answers[i] = answer

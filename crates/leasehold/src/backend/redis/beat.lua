@@ -1,23 +1,25 @@
 -- Heartbeats of waiters: each shows that it still waits, lets the next one in where the
 -- lock is free, and learns of a grant whose message it missed.
 -- KEYS  for each waiter: lock, record, line
--- ARGV  channel and holder; for each waiter: owner, ttl in ms, number
--- Answers for each waiter: its token, or {1 queued, left in ms, 1 if first in line}, or
--- {0} if it has no place (any more).
+-- ARGV  channel and holder; for each waiter: owner, ttl in ms, number, and when it was seen
+--       in line last and with which number
+-- Answers for each waiter: its token, or {1 queued, left in ms, 1 if first in line, when it was
+-- seen}, or {0} if it has no place (any more).
 local who = ARGV[1]
 local answers = {}
 for i = 1, #KEYS / 3 do
   local lock, record, line = KEYS[3 * i - 2], KEYS[3 * i - 1], KEYS[3 * i]
-  local owner, ttl, number = ARGV[3 * i - 1], ARGV[3 * i], ARGV[3 * i + 1]
+  local owner, ttl, number, said = ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i], ARGV[4 * i + 1]
   local value = redis.pcall('GET', lock)
   local answer = { 0 }
-  if value ~= owner and call('HEXISTS', line, owner) == 1 then
+  local place = value ~= owner and place_of(line, owner, said, ttl, who)
+  if place then
     -- Before others are judged by it: we are here.
-    local first = stand(line, owner, number, ttl, who)
+    local _, seen = stand(line, place, owner, number, ttl, who)
     if not value then
       value = serve(lock, record, line)
     end
-    answer = { 1, call('PTTL', lock), first and 1 or 0 }
+    answer = { 1, call('PTTL', lock), place == 0 and 1 or 0, seen }
   end
   if value == owner then
     call('PEXPIRE', lock, ttl)

@@ -6,10 +6,10 @@ use std::time::Duration;
 use redis::Value;
 
 use super::RedisStore;
-use super::answer::{Record, bytes, items, left, number, token};
+use super::answer::{Record, bytes, items, left, number, text, token};
 use super::batch::{Located, by_slot};
 use super::error::unexpected;
-use super::keys::Companion::{Line, Record as RecordKey};
+use super::keys::Companion::{Queue, Record as RecordKey};
 use super::script::{ACQUIRE, Call, LEAVE, SETTLE};
 use crate::backend::{Claim, Grant, Proof, Turn, Verdict};
 use crate::clock::Moment;
@@ -37,9 +37,10 @@ impl RedisStore {
     async fn claim_in_slot(&self, claims: Vec<Located<Claim>>) -> Result<Vec<Verdict>> {
         let Some((keys, first)) = claims.first() else { return Ok(Vec::new()) };
         let slot = keys.slot;
-        let mut call = Call::new(&ACQUIRE, slot, 3 * claims.len());
-        for (keys, _) in &claims {
-            call.keys(keys, &[RecordKey, Line]);
+        let mut call = Call::new(&ACQUIRE, slot, 4 * claims.len());
+        for (keys, claim) in &claims {
+            call.keys(keys, &[RecordKey, Queue]);
+            call.bar(keys, claim.owner);
         }
         // One client has one holder.
         call.arg(self.who(slot, &first.holder));
@@ -47,29 +48,28 @@ impl RedisStore {
         for (_, claim) in &claims {
             let number = if claim.queue { number } else { NOT_QUEUED };
             call.owner(claim.owner).arg(millis(claim.ttl)).arg(number);
+            // Before it is registered: who was not yet is new to the line, and not looked for.
+            call.arg(self.waiters.said(claim.owner));
         }
         let at = self.clock.now();
         let asked = claims.iter().map(|(_, claim)| claim);
         let mut registered = self.waiters.register(asked, number, at);
-        let answer = self.route.call(&call).await?;
+        let answers = items(self.route.call(&call).await?, claims.len())?;
+        registered.answered();
         let mut verdicts = Vec::with_capacity(claims.len());
-        for ((keys, claim), answer) in claims.iter().zip(items(answer, claims.len())?) {
+        for ((keys, claim), answer) in claims.iter().zip(answers) {
             let verdict = match answer {
                 Value::Int(granted) => Verdict::Granted(grant(granted, at, claim)?),
-                Value::Array(parts) => {
-                    let [queued, left_for, holds, record] = &parts[..] else {
-                        return Err(unexpected());
-                    };
-                    let held_by = held_by(holds, record)?;
-                    if self::number(queued)? == 1 {
+                Value::Array(parts) => match &parts[..] {
+                    [Value::Int(1), left_for, holds, record, seen] => {
                         registered.keep(claim.owner);
                         let free_in = left(self::number(left_for)?);
-                        self.has_place(claim, keys.slot, number, free_in);
-                        Verdict::Queued(held_by)
-                    } else {
-                        Verdict::Held(held_by)
+                        self.has_place((keys.slot, claim), text(seen)?, number, free_in);
+                        Verdict::Queued(held_by(holds, record)?)
                     }
-                }
+                    [Value::Int(0), _, holds, record] => Verdict::Held(held_by(holds, record)?),
+                    _ => return Err(unexpected()),
+                },
                 _ => return Err(unexpected()),
             };
             verdicts.push(verdict);
@@ -77,10 +77,16 @@ impl RedisStore {
         Ok(verdicts)
     }
 
-    fn has_place(&self, claim: &Claim, slot: u16, number: u64, free_in: Option<Duration>) {
+    fn has_place(
+        &self,
+        (slot, claim): (u16, &Claim),
+        seen: &str,
+        number: u64,
+        free_in: Option<Duration>,
+    ) {
         let Some(waiter) = self.waiters.get(claim.owner) else { return };
         let now = self.clock.now();
-        waiter.seen(number, now, free_in);
+        waiter.seen(seen, number, now, free_in);
         if !self.route.listens(slot) {
             // The message of a grant would not be heard: listen first, then ask again.
             waiter.beat_now(now);
@@ -91,7 +97,10 @@ impl RedisStore {
         // Nothing is known of a place that was given up, or never taken.
         let Some(waiter) = self.waiters.get(claim.owner) else { return Ok(Turn::TryAgain) };
         let turn = waiter.turn(&self.waiters).await;
-        self.waiters.forget(claim.owner);
+        // Who asks again is still in line, as far as we know.
+        if let Turn::Granted(_) = turn {
+            self.waiters.forget(claim.owner);
+        }
         if let (Turn::Granted(grant), true) = (&turn, self.settings.wait_replicas > 0) {
             let mut verdicts = vec![Verdict::Granted(*grant)];
             let claims = self.locate(vec![claim], |claim| &claim.name);
@@ -105,32 +114,34 @@ impl RedisStore {
     }
 
     pub(super) async fn leave_line(&self, claim: Claim) -> Result<()> {
+        let said = self.waiters.said(claim.owner);
         self.waiters.forget(claim.owner);
         let keys = self.keys(&claim.name);
         let mut call = Call::new(&LEAVE, keys.slot, 3);
-        call.keys(&keys, &[RecordKey, Line]);
-        call.owner(claim.owner);
+        call.keys(&keys, &[RecordKey, Queue]);
+        call.arg(self.who(keys.slot, &claim.holder));
+        call.owner(claim.owner).arg(millis(claim.ttl)).arg(said);
         self.route.call(&call).await.map(drop)
     }
 
     pub(super) async fn settle_claims(&self, claims: Vec<Claim>) -> Result<Vec<Option<Grant>>> {
-        for claim in &claims {
-            self.waiters.forget(claim.owner);
-        }
         let claims = self.locate(claims, |claim| &claim.name);
         by_slot(claims, self.route.slots_matter(), |some| self.settle_in_slot(some)).await
     }
 
     async fn settle_in_slot(&self, claims: Vec<Located<Claim>>) -> Result<Vec<Option<Grant>>> {
         let Some((keys, first)) = claims.first() else { return Ok(Vec::new()) };
-        let mut call = Call::new(&SETTLE, keys.slot, 3 * claims.len());
-        for (keys, _) in &claims {
-            call.keys(keys, &[RecordKey, Line]);
+        let mut call = Call::new(&SETTLE, keys.slot, 4 * claims.len());
+        for (keys, claim) in &claims {
+            call.keys(keys, &[RecordKey, Queue]);
+            call.bar(keys, claim.owner);
         }
         call.arg(self.who(keys.slot, &first.holder));
         for (_, claim) in &claims {
             let bar = claim.ttl.max(SHORTEST_BAR);
             call.owner(claim.owner).arg(millis(claim.ttl)).arg(millis(bar));
+            call.arg(self.waiters.said(claim.owner));
+            self.waiters.forget(claim.owner);
         }
         let at = self.clock.now();
         let answers = items(self.route.call(&call).await?, claims.len())?;

@@ -66,7 +66,7 @@ impl Cluster {
         cluster.refresh().await?;
         let masters = cluster.slots.lock().masters();
         if let Some(node) = masters.first() {
-            cluster.shards_speak = Info::ask(&node.server).await?.version() >= (7, 0);
+            cluster.shards_speak = Info::ask(&node.server).await?.version() >= (7, 0, 0);
         }
         if !cluster.shards_speak {
             // Messages go to all nodes, so that any connection hears them.

@@ -101,7 +101,8 @@ pub(super) fn not_connected(address: &str, error: RedisError) -> Error {
         _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM")) => ErrorKind::Unusable,
         Cause::AuthenticationFailed | Cause::InvalidClientConfig => ErrorKind::Unusable,
         Cause::RESP3NotSupported => {
-            let message = format!("{address} is older than Redis 6, which is the least that works");
+            let message =
+                format!("{address} is older than Redis 6.0.6, which is the least that works");
             return Error::new(ErrorKind::Unusable, message).caused_by(error);
         }
         _ => ErrorKind::Unreachable,

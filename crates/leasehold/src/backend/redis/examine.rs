@@ -14,11 +14,14 @@ use crate::error::{Error, ErrorKind, Result};
 /// A difference between clocks that deserves a word.
 const NOTABLE_OFFSET: Duration = Duration::from_secs(1);
 
+/// The first that can say where somebody stands in a list.
+const OLDEST: (u32, u32, u32) = (6, 0, 6);
+
 /// Refuses a server on which locks cannot work, or not safely.
 pub(super) fn refuse_unsafe(server: &Server, info: &Info, allow_unsafe: bool) -> Result<()> {
     let refuse = |message| Err(Error::new(ErrorKind::Refused, message));
-    if info.version() < (6, 0) {
-        return refuse(format!("{} at {} is older than Redis 6", info.product(), server.host));
+    if info.version() < OLDEST {
+        return refuse(format!("{} at {} is older than Redis 6.0.6", info.product(), server.host));
     }
     if let (Some(policy), true, false) = (info.eviction(), info.is_limited(), allow_unsafe) {
         return refuse(format!(
@@ -111,9 +114,9 @@ pub(super) fn fine(what: impl Into<String>) -> Finding {
 
 pub(super) fn version(server: &Server, info: &Info) -> Finding {
     let what = format!("{} at {}", info.product(), server.host);
-    match info.version() >= (6, 0) {
+    match info.version() >= OLDEST {
         true => fine(what),
-        false => Finding::new(Severity::Unsafe, what, "use Redis 6 or later, or Valkey"),
+        false => Finding::new(Severity::Unsafe, what, "use Redis 6.0.6 or later, or Valkey"),
     }
 }
 

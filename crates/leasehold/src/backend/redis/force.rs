@@ -8,7 +8,7 @@ use super::RedisStore;
 use super::answer::token;
 use super::claim::millis;
 use super::error::unexpected;
-use super::keys::Companion::{Forced as ForcedKey, Line, Record};
+use super::keys::Companion::{Forced as ForcedKey, Queue, Record};
 use super::script::{Call, FORCE};
 use crate::error::Result;
 use crate::loss::Forced;
@@ -22,7 +22,7 @@ impl RedisStore {
     pub(super) async fn force(&self, name: Name, forced: Forced) -> Result<Option<Token>> {
         let keys = self.keys(&name);
         let mut call = Call::new(&FORCE, keys.slot, 4);
-        call.keys(&keys, &[Record, Line, ForcedKey]);
+        call.keys(&keys, &[Record, Queue, ForcedKey]);
         call.arg(forced.by).arg(forced.reason).arg(millis(REMEMBERED));
         match self.route.call(&call).await? {
             Value::Nil => Ok(None),

@@ -9,7 +9,7 @@ use super::answer::{items, number, text};
 use super::batch::{Located, by_slot};
 use super::claim::millis;
 use super::error::unexpected;
-use super::keys::Companion::{Forced as ForcedKey, Line, Record};
+use super::keys::Companion::{Forced as ForcedKey, Queue, Record};
 use super::keys::Keys;
 use super::script::{Call, REASON, RELEASE, RENEW};
 use crate::backend::{Hold, Proof, Release, Renewal};
@@ -86,7 +86,7 @@ impl RedisStore {
         let slot = holds.first().map_or(0, |(keys, _)| keys.slot);
         let mut call = Call::new(&RELEASE, slot, 3 * holds.len());
         for (keys, _) in &holds {
-            call.keys(keys, &[Record, Line]);
+            call.keys(keys, &[Record, Queue]);
         }
         for (_, hold) in &holds {
             call.owner(hold.owner).arg(hold.token.get());

@@ -33,10 +33,10 @@ impl Info {
     }
 
     /// Its version of the protocol and commands, as Redis counts them.
-    pub(super) fn version(&self) -> (u32, u32) {
+    pub(super) fn version(&self) -> (u32, u32, u32) {
         let mut parts = self.get("redis_version").unwrap_or_default().split('.');
         let mut next = || parts.next().and_then(|part| part.parse().ok()).unwrap_or(0);
-        (next(), next())
+        (next(), next(), next())
     }
 
     /// What it is, in words.
@@ -91,10 +91,10 @@ mod tests {
             "# Server\r\nredis_version:7.2.4\r\nvalkey_version:8.0.1\r\nrole:master\r\n\
              maxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\naof_enabled:1\r\n",
         );
-        assert_eq!(info.version(), (7, 2));
+        assert_eq!(info.version(), (7, 2, 4));
         assert_eq!(info.product(), "Valkey 8.0.1");
         assert!(info.is_master() && info.persists() && info.is_limited());
         assert_eq!(info.eviction(), Some("allkeys-lru"));
-        assert_eq!(Info::default().version(), (0, 0));
+        assert_eq!(Info::default().version(), (0, 0, 0));
     }
 }

@@ -7,9 +7,8 @@ for i = 1, #KEYS / 4 do
   local lock, record, line = KEYS[4 * i - 3], KEYS[4 * i - 2], KEYS[4 * i - 1]
   local value = redis.pcall('GET', lock)
   local waiters = 0
-  local fields = call('HGETALL', line)
-  for j = 1, #fields, 2 do
-    local seen = string.match(fields[j + 1], '^%S+ (%d+) %d+ ')
+  for _, waiter in ipairs(call('LRANGE', line, 0, -1)) do
+    local seen = string.match(waiter, '^%S+ (%d+) ')
     if seen and math.abs(millis - seen) < PATIENCE then
       waiters = waiters + 1
     end

@@ -8,7 +8,7 @@ use super::RedisStore;
 use super::answer::{Record, bytes, items, left, micros, number, text};
 use super::batch::{Located, by_slot};
 use super::error::unexpected;
-use super::keys::Companion::{Forced as ForcedKey, Line, Record as RecordKey};
+use super::keys::Companion::{Forced as ForcedKey, Queue, Record as RecordKey};
 use super::keys::lock_key_of;
 use super::script::{Call, INSPECT};
 use crate::backend::{ForcedInfo, LeaseInfo, LockInfo};
@@ -33,7 +33,7 @@ impl RedisStore {
         let slot = names.first().map_or(0, |(keys, _)| keys.slot);
         let mut call = Call::new(&INSPECT, slot, 4 * names.len());
         for (keys, _) in &names {
-            call.keys(keys, &[RecordKey, Line, ForcedKey]);
+            call.keys(keys, &[RecordKey, Queue, ForcedKey]);
         }
         let answers = items(self.route.call(&call).await?, names.len())?;
         names.into_iter().zip(&answers).map(|((_, name), answer)| info(name, answer)).collect()

@@ -24,7 +24,9 @@ pub(super) struct Keys {
 pub(super) enum Companion {
     /// The last token, and who got it.
     Record,
-    /// Who waits, and who is barred.
+    /// Who waits, in order: a list. (Not the name that a redlock gives to a hash.)
+    Queue,
+    /// Who waits at a node of a redlock, and who is barred there.
     Line,
     /// The last force-release.
     Forced,
@@ -34,6 +36,7 @@ impl Companion {
     const fn infix(self) -> &'static str {
         match self {
             Self::Record => "leasehold:record:",
+            Self::Queue => "leasehold:queue:",
             Self::Line => "leasehold:line:",
             Self::Forced => "leasehold:forced:",
         }
@@ -56,6 +59,15 @@ impl Keys {
         self.slot = slot(self.lock.as_bytes());
     }
 
+    /// Writes the key that bars an owner, given as digits.
+    pub(super) fn push_bar(&self, key: &mut String, owner: &str) {
+        push_tag(key, self.slot);
+        key.push_str("leasehold:bar:");
+        key.push_str(owner);
+        key.push(':');
+        key.push_str(&self.lock);
+    }
+
     /// Writes the key of this companion.
     pub(super) fn push_companion(&self, key: &mut String, companion: Companion) {
         push_tag(key, self.slot);
@@ -70,8 +82,8 @@ pub(super) fn lock_key_of(key: &str) -> Option<&str> {
     let Some(tagged) = key.strip_prefix('{') else { return Some(key) };
     let Some((_, rest)) = tagged.split_once("}leasehold:") else { return Some(key) };
     match rest.split_once(':') {
-        Some(("line", lock)) => Some(lock),
-        Some(("record" | "forced", _)) => None,
+        Some(("queue" | "line", lock)) => Some(lock),
+        Some(("record" | "forced" | "bar", _)) => None,
         _ => Some(key),
     }
 }
@@ -188,13 +200,21 @@ mod tests {
         for name in ["jobs", "jobs{42}", "{a}{b}", "}{", "{}", "größe{日本}", "{{x}"] {
             for prefix in ["lock:", "", "{p}:"] {
                 let keys = Keys::new(prefix, &Name::new(name).unwrap());
-                for kind in [Companion::Record, Companion::Line, Companion::Forced] {
+                let same_slot = |key: &str| {
+                    assert_eq!(slot(key.as_bytes()), slot(keys.lock.as_bytes()), "{key}");
+                };
+                use Companion::{Forced, Line, Queue, Record};
+                for kind in [Record, Queue, Line, Forced] {
                     let mut key = String::new();
                     keys.push_companion(&mut key, kind);
-                    assert_eq!(slot(key.as_bytes()), slot(keys.lock.as_bytes()), "{key}");
-                    let found = lock_key_of(&key);
-                    assert_eq!(found, (kind == Companion::Line).then_some(keys.lock.as_str()));
+                    same_slot(&key);
+                    let waits = matches!(kind, Queue | Line);
+                    assert_eq!(lock_key_of(&key), waits.then_some(keys.lock.as_str()));
                 }
+                let mut bar = String::new();
+                keys.push_bar(&mut bar, &"0".repeat(32));
+                same_slot(&bar);
+                assert_eq!(lock_key_of(&bar), None);
                 assert_eq!(lock_key_of(&keys.lock), Some(keys.lock.as_str()));
             }
         }

@@ -6,14 +6,14 @@ use redis::Value;
 use tokio::time::timeout;
 
 use super::RedisStore;
-use super::answer::{items, left, number, token};
+use super::answer::{items, left, number, text, token};
 use super::batch::{Located, by_slot};
 use super::claim::millis;
 use super::error::{Failure, unexpected};
-use super::keys::Companion::{Line, Record};
+use super::keys::Companion::{Queue, Record};
 use super::script::{BEAT, Call};
 use super::waiters::{Waiter, Waiters};
-use crate::backend::{Grant, Proof, Turn};
+use crate::backend::{Grant, Proof};
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
 
@@ -43,7 +43,7 @@ impl RedisStore {
         let showing = by_slot(located, self.route.slots_matter(), async |some| {
             if self.show_in_slot(&some).await.is_err() {
                 for (_, waiter) in &some {
-                    waiter.wake(Turn::TryAgain);
+                    waiter.ask_again();
                 }
             }
             Ok(vec![(); some.len()])
@@ -58,14 +58,14 @@ impl RedisStore {
         timeout(limit, self.route.listen(keys.slot)).await.map_err(late)??;
         let mut call = Call::new(&BEAT, keys.slot, 3 * waiters.len());
         for (keys, _) in waiters {
-            call.keys(keys, &[Record, Line]);
+            call.keys(keys, &[Record, Queue]);
         }
         call.arg(self.who(keys.slot, &first.claim.holder));
         let sent = self.waiters.next_number();
         let at = self.clock.now();
         for (_, waiter) in waiters {
             let claim = &waiter.claim;
-            call.owner(claim.owner).arg(millis(claim.ttl)).arg(sent);
+            call.owner(claim.owner).arg(millis(claim.ttl)).arg(sent).arg(waiter.said());
             waiter.sending(sent, at);
         }
         let answer = timeout(limit, self.route.call(&call)).await.map_err(late)??;
@@ -80,16 +80,16 @@ impl RedisStore {
             Value::Int(granted) => {
                 let valid_for = std::time::Duration::from_millis(millis(waiter.claim.ttl));
                 let proof = Proof { at, valid_for };
-                waiter.wake(Turn::Granted(Grant { token: token(*granted)?, proof }));
+                waiter.granted(Grant { token: token(*granted)?, proof }, sent);
             }
             Value::Array(parts) => match &parts[..] {
-                [_, left_for, first] => {
+                [_, left_for, first, seen] => {
                     let first = number(first)? == 1;
                     let free_in = left(number(left_for)?).filter(|_| first);
-                    waiter.seen(sent, self.clock.now(), free_in);
+                    waiter.seen(text(seen)?, sent, self.clock.now(), free_in);
                 }
                 // The line was lost, or forgot us.
-                _ => waiter.wake(Turn::TryAgain),
+                _ => waiter.ask_again(),
             },
             _ => return Err(unexpected()),
         }

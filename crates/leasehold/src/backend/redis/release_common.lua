@@ -3,11 +3,10 @@
 -- ARGV  for each hold: owner, token
 -- Answers for each hold: 1 released, 0 not held.
 --
--- This part does what is common: nobody waits, or the first in line does, alone or with
--- another right behind it. It defines nothing, and compares times as texts of one length:
--- functions and numbers would cost more than the work. What can be asked about all holds
--- at once is, as a call costs more than what it does. What is left goes to the rest of the
--- script.
+-- This part does what is common: nobody waits, or the first in line lives. It defines
+-- nothing, and compares times as texts of one length: functions and numbers would cost more
+-- than the work. What can be asked about all holds at once is, as a call costs more than what
+-- it does. What is left goes to the rest of the script.
 local call = redis.call
 local answers = {}
 local count = #KEYS / 3
@@ -42,54 +41,48 @@ for i = 1, count do
   if redis.pcall('GET', lock) ~= ARGV[2 * i - 1] then
     answer = 0
   else
-    local place = call('HGET', line, 'h')
-    if not place then
+    local waiter = call('LPOP', line)
+    if not waiter then
       call('DEL', lock)
       answer = 1
     else
       -- What `serve` of line.lua does, where nothing is special.
-      local after = place + 1 .. ''
-      local ahead = call('HMGET', line, place, after, 't')
-      local waiter, next, past = ahead[1], ahead[2], ahead[3]
-      if waiter and (next or after == past) then
-        if not now then
-          local time = call('TIME')
-          local rest = time[2]
-          if #rest < 6 then
-            rest = string.rep('0', 6 - #rest) .. rest
-          end
-          -- The clock in µs: 16 digits until the year 2286.
-          second, now = time[1], time[1] .. rest
+      if not now then
+        local time = call('TIME')
+        local rest = time[2]
+        if #rest < 6 then
+          rest = string.rep('0', 6 - #rest) .. rest
         end
-        -- <owner, 32 digits> <seen, 13> <number> <ttl> <channel> <holder>
-        local numbered = find(waiter, ' ', 48, true)
-        local lives = find(waiter, ' ', numbered + 1, true)
-        local listens = find(waiter, ' ', lives + 1, true)
-        local ttl, token = sub(waiter, numbered + 1, lives - 1), ARGV[2 * i]
-        -- A TTL of six digits is less than half of what a record is kept for at least.
-        if #ttl < 7 and #now == 16 and now < '4503599627370496'
-          and #token == 16 and token < now
-          and byte(waiter, 33) == 32 and byte(waiter, 47) == 32
-          and (sub(waiter, 34, 43) == second
-            or math.abs(sub(now, 1, 13) - sub(waiter, 34, 46)) < 3000)
-        then
-          local owner = sub(waiter, 1, 32)
-          local term = (#ttl > 4 or #ttl == 4 and ttl > '3000') and '3000' or ttl
-          call('SET', lock, owner, 'PX', term)
-          call('SET', KEYS[3 * i - 1], now .. ' ' .. now .. ' ' .. owner .. sub(waiter, lives),
-            'PX', '3600000')
-          if not next and call('HLEN', line) <= 5 then
-            call('DEL', line)
-          else
-            call('HDEL', line, place, owner)
-            call('HSET', line, 'h', after)
-          end
-          -- `S:` a channel of the lock's shard in a cluster, `P:` one of the server.
-          call(byte(waiter, lives + 1) == 83 and 'SPUBLISH' or 'PUBLISH',
-            sub(waiter, lives + 3, listens - 1),
-            'g ' .. owner .. ' ' .. now .. sub(waiter, 47, numbered) .. term)
-          answer = 1
-        end
+        -- The clock in µs: 16 digits until the year 2286.
+        second, now = time[1], time[1] .. rest
+      end
+      -- <owner, 32 digits> <seen, 13> <number> <ttl> <channel> <holder>
+      local numbered = find(waiter, ' ', 48, true)
+      local lives = find(waiter, ' ', numbered + 1, true)
+      local listens = find(waiter, ' ', lives + 1, true)
+      local ttl, token = sub(waiter, numbered + 1, lives - 1), ARGV[2 * i]
+      -- A TTL of six digits is less than half of what a record is kept for at least.
+      if #ttl < 7 and #now == 16 and now < '4503599627370496'
+        and #token == 16 and token < now
+        and byte(waiter, 33) == 32 and byte(waiter, 47) == 32
+        and (sub(waiter, 34, 43) == second
+          or math.abs(sub(now, 1, 13) - sub(waiter, 34, 46)) < 3000)
+      then
+        local owner = sub(waiter, 1, 32)
+        local term = (#ttl > 4 or #ttl == 4 and ttl > '3000') and '3000' or ttl
+        call('SET', lock, owner, 'PX', term)
+        call('SET', KEYS[3 * i - 1], now .. ' ' .. now .. ' ' .. owner .. sub(waiter, lives),
+          'PX', '3600000')
+        -- `S:` a channel of the lock's shard in a cluster, `P:` one of the server.
+        call(byte(waiter, lives + 1) == 83 and 'SPUBLISH' or 'PUBLISH',
+          sub(waiter, lives + 3, listens - 1),
+          'g ' .. owner .. ' ' .. now .. sub(waiter, 47, numbered) .. term)
+        answer = 1
+      else
+        -- As if nobody had looked. (When it is the last, the line was gone for a moment, and
+        -- with it the time that it has left.)
+        call('LPUSH', line, waiter)
+        call('PEXPIRE', line, '3600000')
       end
     end
   end

@@ -98,15 +98,17 @@ impl Call {
         self.request.word(&[self.key.as_bytes()]);
     }
 
+    /// The key that bars an owner of a lock.
+    pub(super) fn bar(&mut self, keys: &Keys, owner: Owner) {
+        self.key.clear();
+        let digits = digits(owner);
+        keys.push_bar(&mut self.key, std::str::from_utf8(&digits).unwrap_or_default());
+        self.request.word(&[self.key.as_bytes()]);
+    }
+
     /// An owner, as 32 digits.
     pub(super) fn owner(&mut self, owner: Owner) -> &mut Self {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let mut digits = [0; 32];
-        for (byte, pair) in owner.to_bytes().into_iter().zip(digits.chunks_exact_mut(2)) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
-        }
-        self.request.word(&[&digits]);
+        self.request.word(&[&digits(owner)]);
         self
     }
 
@@ -114,6 +116,16 @@ impl Call {
         argument.write_redis_args(&mut self.request);
         self
     }
+}
+
+fn digits(owner: Owner) -> [u8; 32] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut digits = [0; 32];
+    for (byte, pair) in owner.to_bytes().into_iter().zip(digits.chunks_exact_mut(2)) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
+    }
+    digits
 }
 
 #[cfg(test)]

@@ -28,6 +28,9 @@ const HINTS: usize = 64;
 /// How many unanswered numbers of one waiter are remembered.
 const NUMBERS: usize = 64;
 
+/// What a store said to a waiter that was not answered yet: it may be in line, and is looked for.
+const NOTHING_KNOWN: &str = "0 0";
+
 /// All waiters of a client.
 #[derive(Debug)]
 pub(super) struct Waiters {
@@ -56,17 +59,30 @@ pub(super) struct Waiter {
 struct Standing {
     /// What was sent, and when.
     sent: VecDeque<(u64, Moment)>,
+    /// What the store answered last: when it saw us, and with which number.
+    said: String,
     turn: Option<Turn>,
+    /// The number that the last grant named.
+    granted: u64,
     /// How many futures wait on it: without one its place lapses.
     attended: usize,
     beat_at: Moment,
 }
 
-/// Claims that are just being sent: those that get no place are forgotten.
+/// Claims that are just being sent. Those that get no place are forgotten; without an answer
+/// only those that had none before.
 #[derive(Debug)]
 pub(super) struct Registered<'a> {
     waiters: &'a Waiters,
-    owners: Vec<Owner>,
+    owners: Vec<(Owner, Known)>,
+    answered: bool,
+}
+
+/// Whether a claim was registered before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Before,
+    Now,
 }
 
 impl Waiters {
@@ -97,12 +113,22 @@ impl Waiters {
         let mut owners = Vec::new();
         let mut table = self.table.lock();
         for claim in claims.filter(|claim| claim.queue) {
-            let waiter = table.entry(claim.owner).or_insert_with(|| Waiter::new(claim.clone()));
-            waiter.sending(number, at);
-            owners.push(claim.owner);
+            let mut known = Known::Before;
+            let waiter = table.entry(claim.owner).or_insert_with(|| {
+                known = Known::Now;
+                Waiter::new(claim.clone())
+            });
+            waiter.asks(number, at);
+            owners.push((claim.owner, known));
         }
         drop(table);
-        Registered { waiters: self, owners }
+        Registered { waiters: self, owners, answered: false }
+    }
+
+    /// What the store said last to this owner, as scripts want it: nothing if it never was in
+    /// line.
+    pub(super) fn said(&self, owner: Owner) -> String {
+        self.get(owner).map_or_else(String::new, |waiter| waiter.said())
     }
 
     pub(super) fn get(&self, owner: Owner) -> Option<Arc<Waiter>> {
@@ -123,14 +149,13 @@ impl Waiters {
             Message::Granted { owner, token, number, term } => {
                 let Some(waiter) = self.get(owner) else { return };
                 // A number that is not known any more proves nothing: ask.
-                let turn = waiter.sent_at(number).map_or(Turn::TryAgain, |at| {
-                    Turn::Granted(Grant { token, proof: Proof { at, valid_for: term } })
-                });
-                waiter.wake(turn);
+                if !waiter.pushed(token, number, term) {
+                    waiter.ask_again();
+                }
             }
             Message::AskAgain { owner } => {
                 if let Some(waiter) = self.get(owner) {
-                    waiter.wake(Turn::TryAgain);
+                    waiter.ask_again();
                 }
             }
             Message::Forced { owner } => self.hint(Hint::Lease(owner)),
@@ -197,9 +222,14 @@ impl Waiters {
 }
 
 impl Registered<'_> {
+    /// There is an answer to all of them.
+    pub(super) fn answered(&mut self) {
+        self.answered = true;
+    }
+
     /// This claim has its place.
     pub(super) fn keep(&mut self, owner: Owner) {
-        self.owners.retain(|registered| *registered != owner);
+        self.owners.retain(|(registered, _)| *registered != owner);
     }
 }
 
@@ -209,17 +239,31 @@ impl Drop for Registered<'_> {
             return;
         }
         let mut table = self.waiters.table.lock();
-        for owner in &self.owners {
-            table.remove(owner);
+        for (owner, known) in &self.owners {
+            if self.answered || *known == Known::Now {
+                table.remove(owner);
+            }
         }
     }
 }
 
 impl Waiter {
     fn new(claim: Claim) -> Arc<Self> {
-        let standing =
-            Standing { sent: VecDeque::new(), turn: None, attended: 0, beat_at: Moment::NEVER };
+        let standing = Standing {
+            sent: VecDeque::new(),
+            said: NOTHING_KNOWN.to_owned(),
+            turn: None,
+            granted: 0,
+            attended: 0,
+            beat_at: Moment::NEVER,
+        };
         Arc::new(Self { claim, bell: Notify::new(), standing: Mutex::new(standing) })
+    }
+
+    /// A claim leaves now, under this number: that is what it was told to do.
+    fn asks(&self, number: u64, at: Moment) {
+        self.sending(number, at);
+        self.standing.lock().turn.take_if(|turn| *turn == Turn::TryAgain);
     }
 
     /// A claim or heartbeat leaves now, under this number.
@@ -232,15 +276,15 @@ impl Waiter {
         standing.beat_at = at + pause(&self.claim);
     }
 
-    fn sent_at(&self, number: u64) -> Option<Moment> {
-        let standing = self.standing.lock();
-        standing.sent.iter().find(|(sent, _)| *sent == number).map(|(_, at)| *at)
-    }
-
-    /// The store has seen this number: no grant names an earlier one. The lock may be free
-    /// by itself after `left`, which the first in line looks after.
-    pub(super) fn seen(&self, number: u64, now: Moment, left: Option<Duration>) {
+    /// The store has seen this number, at that time of its own clock: no grant names an earlier
+    /// one. The lock may be free by itself after `left`, which the first in line looks after.
+    pub(super) fn seen(&self, seen: &str, number: u64, now: Moment, left: Option<Duration>) {
         let mut standing = self.standing.lock();
+        standing.said = format!("{seen} {number}");
+        // What it was told before, it is not any more: it is in line (again).
+        if matches!(standing.turn, Some(Turn::Granted(_))) && standing.granted < number {
+            standing.turn = None;
+        }
         standing.sent.retain(|(sent, _)| *sent >= number);
         if let Some(left) = left {
             let free_at = now + (left + Duration::from_millis(1)).max(SHORTEST_PAUSE);
@@ -248,17 +292,38 @@ impl Waiter {
         }
     }
 
+    /// What the store said last, as scripts want it.
+    pub(super) fn said(&self) -> String {
+        self.standing.lock().said.clone()
+    }
+
     /// Its next heartbeat is due at once.
     pub(super) fn beat_now(&self, now: Moment) {
         self.standing.lock().beat_at = now;
     }
 
-    pub(super) fn wake(&self, turn: Turn) {
+    /// A message: it has the lock, as of the request with this number. Whether that is known.
+    fn pushed(&self, token: Token, number: u64, term: Duration) -> bool {
+        let mut standing = self.standing.lock();
+        let sent = standing.sent.iter().find(|(sent, _)| *sent == number);
+        let Some(&(_, at)) = sent else { return false };
+        standing.grant(Grant { token, proof: Proof { at, valid_for: term } }, number);
+        drop(standing);
+        self.bell.notify_one();
+        true
+    }
+
+    /// An answer: it has the lock, as of the request with this number.
+    pub(super) fn granted(&self, grant: Grant, number: u64) {
+        self.standing.lock().grant(grant, number);
+        self.bell.notify_one();
+    }
+
+    /// Whoever waits on it should ask the store.
+    pub(super) fn ask_again(&self) {
         let mut standing = self.standing.lock();
         // A grant is not forgotten for a rumour.
-        if !matches!(standing.turn, Some(Turn::Granted(_))) {
-            standing.turn = Some(turn);
-        }
+        standing.turn.get_or_insert(Turn::TryAgain);
         drop(standing);
         self.bell.notify_one();
     }
@@ -276,6 +341,16 @@ impl Waiter {
             }
             // A ring between the look and this line is kept by the bell.
             self.bell.notified().await;
+        }
+    }
+}
+
+impl Standing {
+    /// What an older request got is no news.
+    fn grant(&mut self, grant: Grant, number: u64) {
+        if number >= self.granted {
+            self.turn = Some(Turn::Granted(grant));
+            self.granted = number;
         }
     }
 }
@@ -374,7 +449,7 @@ mod tests {
         waiters.register([&claim].into_iter(), 4, at(1)).keep(claim.owner);
         let waiter = waiters.get(claim.owner).unwrap();
         waiter.sending(9, at(2));
-        waiter.seen(9, at(2), None);
+        waiter.seen("17", 9, at(2), None);
         waiters.heard(format!("g {} 77 4 3000", claim.owner).as_bytes());
         assert_eq!(waiter.turn(&waiters).await, Turn::TryAgain);
     }
@@ -382,8 +457,29 @@ mod tests {
     #[test]
     fn a_claim_that_gets_no_place_is_forgotten() {
         let (waiters, claim) = (waiters(), claim());
-        drop(waiters.register([&claim].into_iter(), 0, at(1)));
+        drop(waiters.register([&claim].into_iter(), 1, at(1)));
         assert!(waiters.get(claim.owner).is_none());
+        waiters.register([&claim].into_iter(), 2, at(1)).keep(claim.owner);
+        // Asked again: without an answer it may still be in line, and is looked for.
+        drop(waiters.register([&claim].into_iter(), 3, at(2)));
+        assert_eq!(waiters.said(claim.owner), NOTHING_KNOWN);
+        waiters.register([&claim].into_iter(), 4, at(3)).answered();
+        assert_eq!(waiters.said(claim.owner), "");
+    }
+
+    /// Granted, asked again before it knew, and told that it waits: that grant is over.
+    #[tokio::test]
+    async fn an_answer_ends_what_was_granted_before() {
+        let (waiters, claim) = (waiters(), claim());
+        waiters.register([&claim].into_iter(), 4, at(1)).keep(claim.owner);
+        let waiter = waiters.get(claim.owner).unwrap();
+        waiters.heard(format!("g {} 77 4 3000", claim.owner).as_bytes());
+        waiters.register([&claim].into_iter(), 5, at(2)).keep(claim.owner);
+        waiter.seen("17", 5, at(2), None);
+        assert_eq!(waiters.said(claim.owner), "17 5");
+        waiters.heard(format!("g {} 78 5 3000", claim.owner).as_bytes());
+        let turn = waiter.turn(&waiters).await;
+        assert!(matches!(turn, Turn::Granted(Grant { token, .. }) if token == Token::new(78)));
     }
 
     #[test]
