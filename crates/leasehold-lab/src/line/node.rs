@@ -15,6 +15,9 @@ pub struct Server {
     pub line: Vec<Place>,
     /// Whose claims are refused. (Nobody's in what is explored here: bars are the `contract`'s.)
     pub barred: Vec<Bar>,
+    /// Who is without a connection, so that the server sees that no message reaches them. (Nobody
+    /// in what is explored here: there messages are lost unseen, which is worse.)
+    pub deaf: Vec<u8>,
 }
 
 /// The lock, held.
@@ -128,6 +131,8 @@ pub struct Rules {
     pub telling_extends: bool,
     /// Who has not been heard of for long is passed over.
     pub skips_dead: bool,
+    /// Whom no message reaches is not granted the lock unless it asks.
+    pub skips_deaf: bool,
     /// Grants to somebody who waits are short.
     pub short_grants: bool,
     /// A newcomer who finds the lock free lets those in line go first.
@@ -143,6 +148,7 @@ impl Default for Rules {
             beat_tells_granted: true,
             telling_extends: true,
             skips_dead: true,
+            skips_deaf: true,
             short_grants: true,
             newcomers_queue: true,
         }
@@ -200,7 +206,7 @@ impl Server {
         }
         if self.lock.is_none() {
             if rules.newcomers_queue {
-                self.serve(rules, said);
+                self.serve(rules, Some(who), said);
             } else {
                 self.step_out(who);
             }
@@ -232,7 +238,7 @@ impl Server {
         let first = self.line.first().is_some_and(|place| place.waiter == who);
         let repairs = rules.beat_repairs && (rules.beat_repairs_for_others || first);
         if self.lock.is_none() && repairs {
-            self.serve(rules, said);
+            self.serve(rules, Some(who), said);
         }
         if self.holds(who) { self.tell_holder(rules, age) } else { Answer::Queued }
     }
@@ -255,22 +261,29 @@ impl Server {
 
     fn free(&mut self, rules: &Rules, said: &mut Said) -> Answer {
         self.lock = None;
-        self.serve(rules, said);
+        self.serve(rules, None, said);
         Answer::Done
     }
 
-    /// Grants the free lock to the first in line who lives; who stood before it is passed over.
-    fn serve(&mut self, rules: &Rules, said: &mut Said) {
-        let next = self.line.iter().position(|place| place.lives() || !rules.skips_dead);
-        let over = self.line.drain(..next.unwrap_or(self.line.len()));
-        said.passed.extend(over.map(|place| place.waiter));
-        if next.is_none() {
-            return;
+    /// Grants the free lock to the first in line who lives, and hears of it or asks just now.
+    /// Who does not live and stood before it is passed over; who does not hear keeps its place.
+    fn serve(&mut self, rules: &Rules, asks: Option<u8>, said: &mut Said) {
+        let mut unheard = Vec::new();
+        let mut rest = std::mem::take(&mut self.line).into_iter();
+        for place in rest.by_ref() {
+            let Place { waiter: to, proof, .. } = place;
+            if rules.skips_dead && !place.lives() {
+                said.passed.push(to);
+            } else if rules.skips_deaf && self.deaf.contains(&to) && asks != Some(to) {
+                unheard.push(place);
+            } else {
+                let span = if rules.short_grants { SHORT } else { TTL };
+                self.lock = Some(Held { holder: to, left: span });
+                said.push = Some(Push { to, grant: Grant { span, proof } });
+                break;
+            }
         }
-        let Place { waiter: to, proof, .. } = self.line.remove(0);
-        let span = if rules.short_grants { SHORT } else { TTL };
-        self.lock = Some(Held { holder: to, left: span });
-        said.push = Some(Push { to, grant: Grant { span, proof } });
+        self.line = unheard.into_iter().chain(rest).collect();
     }
 
     /// Tells the holder, who asked, of its grant.

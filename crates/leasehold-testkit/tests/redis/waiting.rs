@@ -11,7 +11,7 @@ use leasehold::backend::{Backend, Claim, Turn, Verdict};
 use leasehold::clock::Clock;
 use leasehold::{Holder, Name};
 use leasehold_testkit::servers::Redis;
-use leasehold_testkit::world::within_bound;
+use leasehold_testkit::world::{eventually, within_bound};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -104,30 +104,53 @@ async fn a_thousand_clients_wait_for_one_lock() {
     assert_eq!(tokens.len(), WAITERS, "every token is another");
 }
 
-/// redisson#3004, #6150: those behind a dead waiter are served.
-#[tokio::test]
-async fn a_dead_waiter_costs_little() {
-    let server = server();
-    let (holder, dead, last) =
-        (client(&server).await, client(&server).await, client(&server).await);
-    let lease = holder.lock("a").ttl(LONG).acquire().await.unwrap();
-    let vanished = {
-        // Its runtime goes, and with it everything that would leave the line.
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let url = server.url();
-        runtime.spawn(async move {
-            let locks = leasehold::connect(url).await.unwrap();
-            let _lease = locks.lock("a").ttl(LONG).acquire().await;
-        });
-        runtime
+/// A client that waits for the lock `a`, and then is gone without a word: its runtime ends, and
+/// with it everything that would leave the line. The server knows that its connection has ended.
+async fn dies_in_line(server: &Redis, looks: &leasehold::Locks) {
+    let listeners = || {
+        let channels = server.cli(&["pubsub", "channels", "leasehold:wake:*"]).unwrap();
+        channels.lines().count()
     };
-    until_waiters(&holder, "a", 1).await;
-    vanished.shutdown_background();
-    drop(dead);
+    let before = listeners();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let url = server.url();
+    runtime.spawn(async move {
+        let locks = leasehold::connect(url).await.unwrap();
+        let _lease = locks.lock("a").ttl(LONG).acquire().await;
+    });
+    until_waiters(looks, "a", 1).await;
+    runtime.shutdown_background();
+    eventually("its connection ends", async || listeners() == before).await;
+}
+
+/// redisson#3004, #6150: those behind a dead waiter are served; not even a short grant is lost
+/// on one whose connection is gone.
+#[tokio::test]
+async fn a_dead_waiter_costs_nothing() {
+    let server = server();
+    let (holder, last) = (client(&server).await, client(&server).await);
+    let lease = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+    dies_in_line(&server, &holder).await;
     let waiting = acquire(last.lock("a").ttl(LONG));
     until_waiters(&holder, "a", 2).await;
     lease.release().await.unwrap();
-    granted(waiting).await.release().await.unwrap();
+    let granted_to = server.cli(&["get", "lock:a"]).unwrap();
+    let next = granted(waiting).await;
+    assert_eq!(granted_to, next.owner().to_string(), "at once, by the release");
+    next.release().await.unwrap();
+}
+
+/// If nobody else waits, whoever comes takes it.
+#[tokio::test]
+async fn a_dead_waiter_alone_keeps_nobody_out() {
+    let server = server();
+    let (holder, newcomer) = (client(&server).await, client(&server).await);
+    let lease = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+    dies_in_line(&server, &holder).await;
+    lease.release().await.unwrap();
+    assert_eq!(server.cli(&["exists", "lock:a"]).unwrap(), "0");
+    let taken = newcomer.lock("a").ttl(LONG).try_acquire().await.unwrap();
+    taken.expect("it is free").release().await.unwrap();
 }
 
 /// Whoever asks again is in line once, and where it was; whoever leaves is not.

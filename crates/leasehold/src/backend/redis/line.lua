@@ -1,14 +1,15 @@
 -- The line of a lock, a list; each in it:
 --   <owner, 32 digits> <seen, in ms> <number> <ttl> <channel> <holder>
 -- A waiter without a heartbeat for PATIENCE is skipped. A grant that is pushed lasts no
--- longer than that, so that one to a waiter who just died costs little.
+-- longer than that, so that one to a waiter whose machine just died costs little.
 local PATIENCE = 3000
 local LINGER = 3600000
 
+-- How many hear it.
 local function publish(channel, message)
   -- `S:` a channel of the lock's shard in a cluster, `P:` one of the server.
   local command = string.byte(channel) == 83 and 'SPUBLISH' or 'PUBLISH'
-  call(command, string.sub(channel, 3), message)
+  return call(command, string.sub(channel, 3), message)
 end
 
 -- Where somebody stands, from 0 on, or nil, and how it is written there. `said` is what its
@@ -50,24 +51,38 @@ local function step_out(line, owner, said, ttl, who)
 end
 
 -- Grants a free lock to its first live waiter and tells it: its owner and token, or nil.
--- `last` is the lock's last token, where it is known.
-local function serve(lock, record, line, last)
-  while true do
+-- `asks` is who wants to know, and hears the answer; `last` is the lock's last token, where it
+-- is known. Whom no message reaches has lost its connection, and perhaps its life: it keeps its
+-- place, but nobody waits for it.
+local function serve(lock, record, line, asks, last)
+  local owner, token
+  local unheard = {}
+  while not owner do
     local waiter = call('LPOP', line)
     if not waiter then
-      return nil
+      break
     end
-    local owner, seen, number, ttl, who, channel =
+    local its, seen, number, ttl, who, channel =
       string.match(waiter, '^(%S+) (%d+) (%d+) (%d+) ((%S+) .*)$')
     if math.abs(millis - seen) < PATIENCE then
       local term = math.min(ttl, PATIENCE)
-      local token = next_token(last or token_of(call('GET', record)))
-      call('SET', lock, owner, 'PX', term)
-      remember(record, token, owner, who, ttl)
-      publish(channel, string.format('g %s %.0f %s %d', owner, token, number, term))
-      return owner, token
+      local next = next_token(last or token_of(call('GET', record)))
+      local heard = publish(channel, string.format('g %s %.0f %s %d', its, next, number, term))
+      if heard > 0 or its == asks then
+        call('SET', lock, its, 'PX', term)
+        remember(record, next, its, who, ttl)
+        owner, token = its, next
+      else
+        unheard[#unheard + 1] = waiter
+      end
+    else
+      -- It lost its place, but may only be slow: it asks again.
+      publish(channel, 'a ' .. its)
     end
-    -- It lost its place, but may only be slow: it asks again.
-    publish(channel, 'a ' .. owner)
   end
+  for i = #unheard, 1, -1 do
+    call('LPUSH', line, unheard[i])
+    call('PEXPIRE', line, LINGER)
+  end
+  return owner, token
 end

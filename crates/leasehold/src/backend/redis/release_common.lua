@@ -62,21 +62,21 @@ for i = 1, count do
       local listens = find(waiter, ' ', lives + 1, true)
       local ttl, token = sub(waiter, numbered + 1, lives - 1), ARGV[2 * i]
       -- A TTL of six digits is less than half of what a record is kept for at least.
-      if #ttl < 7 and #now == 16 and now < '4503599627370496'
+      local usual = #ttl < 7 and #now == 16 and now < '4503599627370496'
         and #token == 16 and token < now
         and byte(waiter, 33) == 32 and byte(waiter, 47) == 32
         and (sub(waiter, 34, 43) == second
           or math.abs(sub(now, 1, 13) - sub(waiter, 34, 46)) < 3000)
+      local owner = sub(waiter, 1, 32)
+      local term = (#ttl > 4 or #ttl == 4 and ttl > '3000') and '3000' or ttl
+      -- `S:` a channel of the lock's shard in a cluster, `P:` one of the server.
+      if usual and call(byte(waiter, lives + 1) == 83 and 'SPUBLISH' or 'PUBLISH',
+        sub(waiter, lives + 3, listens - 1),
+        'g ' .. owner .. ' ' .. now .. sub(waiter, 47, numbered) .. term) > 0
       then
-        local owner = sub(waiter, 1, 32)
-        local term = (#ttl > 4 or #ttl == 4 and ttl > '3000') and '3000' or ttl
         call('SET', lock, owner, 'PX', term)
         call('SET', KEYS[3 * i - 1], now .. ' ' .. now .. ' ' .. owner .. sub(waiter, lives),
           'PX', '3600000')
-        -- `S:` a channel of the lock's shard in a cluster, `P:` one of the server.
-        call(byte(waiter, lives + 1) == 83 and 'SPUBLISH' or 'PUBLISH',
-          sub(waiter, lives + 3, listens - 1),
-          'g ' .. owner .. ' ' .. now .. sub(waiter, 47, numbered) .. term)
         answer = 1
       else
         -- As if nobody had looked. (When it is the last, the line was gone for a moment, and
