@@ -10,45 +10,68 @@
 -- the record} held by another.
 --
 -- This part does what is common: locks that are free, that nobody waits for, and guesses that
--- are good. It defines nothing, which would cost more than the work, and asks about all locks
--- at once. What is left goes to the rest of the script.
-local call = redis.call
+-- are good. It defines nothing and compares tokens of one length as texts: functions and numbers
+-- would cost more than the work. It asks about all locks at once. What is left goes to the rest
+-- of the script.
+local call, sub = redis.call, string.sub
 local count = (#KEYS - 1) / 3
 local records = call('MGET', unpack(KEYS, 1, count + 1))
 local marker, expected = records[1], ARGV[1]
-if not marker or string.sub(marker, 1, #expected) ~= expected then
+if not marker or sub(marker, 1, #expected) ~= expected then
   return marker or ''
 end
 local longest, ceiling, floor = string.match(marker, '^(%d+) (%d+) (%d+)', #expected + 1)
 longest, ceiling, floor = tonumber(longest), tonumber(ceiling), tonumber(floor)
 local time = call('TIME')
-local micros = time[1] * 1000000 + time[2]
+local rest = time[2]
+if #rest < 6 then
+  rest = string.rep('0', 6 - #rest) .. rest
+end
+local now = time[1] .. rest
+local micros = tonumber(now)
 local who = ARGV[2]
+local since, by = ' ' .. now .. ' ', ' ' .. who
+-- The highest guess that is good, and the longest TTL for which a record is kept as usual.
+local highest = micros + 3600000000
+if ceiling < highest then
+  highest = ceiling
+end
+local longest_usual = longest < 1800000 and longest or 1800000
 local common = ARGV[3] ~= '' and ARGV[3]
-local since = string.format(' %s%06d ', time[1], time[2])
--- The last token where no record is left, as in token.lua.
-local expired = math.min(ceiling, micros - 3600000000)
+local ttl, usual = common, common and tonumber(common) <= longest_usual
 local lines = call('EXISTS', unpack(KEYS, 2 * count + 2, 3 * count + 1))
 local answers = {}
-local others = {}
+local others
 for i = 1, count do
-  local known, guess = records[i + 1], tonumber(ARGV[2 * i + 4])
-  local ttl = common or ARGV[2 * count + 2 * i + 3]
-  local last = known and tonumber(string.match(known, '^%d+')) or expired
-  if guess > last and guess > floor and guess <= ceiling and guess <= micros + 3600000000
-    and tonumber(ttl) <= longest and tonumber(ttl) <= 1800000
+  local known, owner, guess = records[i + 1], ARGV[2 * i + 3], ARGV[2 * i + 4]
+  local token = tonumber(guess)
+  local new
+  if not known then
+    -- The last token where no record is left, as in token.lua.
+    new = token > ceiling or token > micros - 3600000000
+  elseif #guess == 16 and string.byte(known, 17) == 32 then
+    new = guess > sub(known, 1, 16)
+  else
+    new = token > tonumber(string.match(known, '^%d+'))
+  end
+  if not common then
+    ttl = ARGV[2 * count + 2 * i + 3]
+    usual = tonumber(ttl) <= longest_usual
+  end
+  if new and usual and token > floor and token <= highest
     and (lines == 0 or call('EXISTS', KEYS[2 * count + 1 + i]) == 0)
-    and call('SET', KEYS[count + 1 + i], ARGV[2 * i + 3], 'NX', 'PX', ttl)
+    and call('SET', KEYS[count + 1 + i], owner, 'NX', 'PX', ttl)
   then
-    call('SET', KEYS[i + 1], ARGV[2 * i + 4] .. since .. ARGV[2 * i + 3] .. ' ' .. who, 'PX',
-      guess <= micros and '3600000'
-        or string.format('%.0f', 3600000 + guess / 1000 - math.floor(micros / 1000)))
+    call('SET', KEYS[i + 1], guess .. since .. owner .. by, 'PX',
+      token <= micros and '3600000'
+        or string.format('%.0f', 3600000 + token / 1000 - math.floor(micros / 1000)))
     answers[i] = 1
   else
+    others = others or {}
     others[#others + 1] = i
   end
 end
-if #others == 0 then
+if not others then
   return count
 end
 local millis = math.floor(micros / 1000)
