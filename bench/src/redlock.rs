@@ -22,7 +22,8 @@ mod least;
 mod nodes;
 mod peers;
 
-const COLUMNS: &[&str] = &["pairs/s", "cpu us", "nodes us", "calls", "p50", "p99", "to loop"];
+const COLUMNS: &[&str] =
+    &["pairs/s", "cpu us", "nodes us", "calls", "p50", "p99", "to loop", "to token"];
 const NODES: usize = 5;
 const MAJORITY: usize = NODES / 2 + 1;
 const NAMES: usize = 1024;
@@ -37,6 +38,7 @@ type Measured = (Sample, Effort);
 #[derive(Clone)]
 enum Who {
     Loop(Loop),
+    LoopWithToken(Loop),
     Ours(Locks),
     Rslock(LockManager),
 }
@@ -54,6 +56,7 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
     let mut cases = Vec::new();
     for tasks in TASKS.into_iter().filter(|tasks| plan.wants(&name("redlock", *tasks))) {
         cases.push((name("quorum loop", tasks), tasks, Who::Loop(least.clone())));
+        cases.push((name("loop with token", tasks), tasks, Who::LoopWithToken(least.clone())));
         cases.push((name("redlock", tasks), tasks, Who::Ours(ours.clone())));
         cases.push((name("rslock", tasks), tasks, Who::Rslock(rslock.clone())));
     }
@@ -77,8 +80,10 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
         };
         let pairs = |samples: &[Measured]| samples[index].0.latencies.len() as f64;
         let ours = matches!(who, Who::Ours(_));
-        // The loop comes first, for each number of tasks.
-        let yardstick = index - index % 3;
+        // The loops come first, for each number of tasks.
+        let first = index - index % 4;
+        let ratio =
+            |to: usize| of(&|samples| samples[index].0.per_second() / samples[to].0.per_second());
         let figures = vec![
             of(&|samples| samples[index].0.per_second()),
             of(&|samples| samples[index].0.cpu_each()),
@@ -89,7 +94,8 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
             },
             of(&|samples| samples[index].0.quantile(0.5)),
             of(&|samples| samples[index].0.quantile(0.99)),
-            of(&|samples| samples[index].0.per_second() / samples[yardstick].0.per_second()),
+            ratio(first),
+            ratio(first + 1),
         ];
         let goals = if ours { vec![Goal::AtLeast("to loop", 0.9)] } else { vec![] };
         rows.push(Row { case: name.clone(), figures, goals });
@@ -104,13 +110,15 @@ pub(crate) fn run(plan: &Plan) -> Result<Table> {
         };
         let rate = rate.unwrap_or(f64::NAN);
         let mut figures = vec![rate; 1];
-        figures.resize(COLUMNS.len() - 1, f64::NAN);
-        figures.push(rate / least);
+        figures.resize(COLUMNS.len() - 2, f64::NAN);
+        figures.extend([rate / least, f64::NAN]);
         rows.push(Row { case: self::name(peer, tasks), figures, goals: vec![] });
     }
     let notes = vec![
         "loop: SET NX PX on five nodes, on at a majority; compare and DEL by script, the same; \
          no token, nothing undone."
+            .into(),
+        "loop with token: the SET, and a token if it is new, by one script; otherwise the same."
             .into(),
         "cpu us: of this process; nodes us: of all five nodes; calls: at one node, for each pair."
             .into(),
@@ -157,6 +165,11 @@ async fn pairs_until(end: Instant, who: Who, names: Arc<[String]>) -> Result<Lat
             Who::Loop(least) => {
                 let (key, owner) = (format!("raw:{name}"), Owner::random().to_string());
                 least.take(&key, &owner).await?;
+                least.give_back(&key, &owner).await?;
+            }
+            Who::LoopWithToken(least) => {
+                let (key, owner) = (format!("token:{name}"), Owner::random().to_string());
+                least.take_with_token(&key, &owner).await?;
                 least.give_back(&key, &owner).await?;
             }
             Who::Rslock(manager) => {
