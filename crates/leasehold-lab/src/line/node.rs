@@ -15,8 +15,8 @@ pub struct Server {
     pub line: Vec<Place>,
     /// Whose claims are refused. (Nobody's in what is explored here: bars are the `contract`'s.)
     pub barred: Vec<Bar>,
-    /// Who is without a connection, so that the server sees that no message reaches them. (Nobody
-    /// in what is explored here: there messages are lost unseen, which is worse.)
+    /// Who has no connection here, as the server sees. (Nobody in what is explored: there the
+    /// server knows nothing of connections, and messages may reach whomever they are for.)
     pub deaf: Vec<u8>,
 }
 
@@ -131,7 +131,7 @@ pub struct Rules {
     pub telling_extends: bool,
     /// Who has not been heard of for long is passed over.
     pub skips_dead: bool,
-    /// Whom no message reaches is not granted the lock unless it asks.
+    /// Who has no connection is passed over unless it asks just now.
     pub skips_deaf: bool,
     /// Grants to somebody who waits are short.
     pub short_grants: bool,
@@ -265,25 +265,22 @@ impl Server {
         Answer::Done
     }
 
-    /// Grants the free lock to the first in line who lives, and hears of it or asks just now.
-    /// Who does not live and stood before it is passed over; who does not hear keeps its place.
+    /// Grants the free lock to the first in line who lives, and has a connection (whoever asks
+    /// just now has one); who stood before it is passed over.
     fn serve(&mut self, rules: &Rules, asks: Option<u8>, said: &mut Said) {
-        let mut unheard = Vec::new();
-        let mut rest = std::mem::take(&mut self.line).into_iter();
-        for place in rest.by_ref() {
-            let Place { waiter: to, proof, .. } = place;
-            if rules.skips_dead && !place.lives() {
-                said.passed.push(to);
-            } else if rules.skips_deaf && self.deaf.contains(&to) && asks != Some(to) {
-                unheard.push(place);
-            } else {
-                let span = if rules.short_grants { SHORT } else { TTL };
-                self.lock = Some(Held { holder: to, left: span });
-                said.push = Some(Push { to, grant: Grant { span, proof } });
-                break;
-            }
+        let hears = |waiter: u8| asks == Some(waiter) || !self.deaf.contains(&waiter);
+        let next = self.line.iter().position(|place| {
+            (place.lives() || !rules.skips_dead) && (hears(place.waiter) || !rules.skips_deaf)
+        });
+        let over = self.line.drain(..next.unwrap_or(self.line.len()));
+        said.passed.extend(over.map(|place| place.waiter));
+        if next.is_none() {
+            return;
         }
-        self.line = unheard.into_iter().chain(rest).collect();
+        let Place { waiter: to, proof, .. } = self.line.remove(0);
+        let span = if rules.short_grants { SHORT } else { TTL };
+        self.lock = Some(Held { holder: to, left: span });
+        said.push = Some(Push { to, grant: Grant { span, proof } });
     }
 
     /// Tells the holder, who asked, of its grant.

@@ -25,7 +25,7 @@ const BAR_MS: u64 = 7_000;
 const LINGER: u64 = 1_800;
 /// How many clients there are.
 const CLIENTS: u8 = 4;
-/// Which of them has no connection on which it would hear anything.
+/// Which of them has no connection, and hears nothing.
 const DEAF: u8 = 3;
 /// Who is none of them, and knows nothing of lines.
 const FOREIGN: u8 = 99;
@@ -446,6 +446,9 @@ impl Tie for LineTie<'_> {
         self.ticks = 1_000;
         self.locks = Default::default();
         self.locks.iter_mut().for_each(|lock| lock.server.deaf.push(DEAF));
+        let hearing = (0..CLIENTS).filter(|client| *client != DEAF);
+        let channels: Vec<_> = hearing.map(|client| self.channel(client)).collect();
+        self.world.hear(&channels);
         for (at, step) in steps.iter().enumerate() {
             self.step(*step).map_err(|what| Gap { after: at + 1, what })?;
         }

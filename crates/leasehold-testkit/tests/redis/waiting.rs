@@ -153,6 +153,58 @@ async fn a_dead_waiter_alone_keeps_nobody_out() {
     taken.expect("it is free").release().await.unwrap();
 }
 
+/// The key of the line of the lock `a`.
+fn queue(server: &Redis) -> String {
+    server.cli(&["keys", "*leasehold:queue:lock:a"]).unwrap()
+}
+
+/// A message travels further than the server can count: to replicas, and to other nodes of a
+/// cluster. Who hears it there and has no connection here is told to ask, and granted nothing:
+/// the lock is the next one's.
+#[tokio::test]
+async fn who_listens_elsewhere_is_not_granted_the_lock() {
+    let server = server();
+    let port = server.port().to_string();
+    let replica = Redis::start(&["--replicaof", "127.0.0.1", &port]).unwrap();
+    let synced = async || replica.cli(&["role"]).unwrap().contains("connected");
+    eventually("the replica follows", synced).await;
+    let mut ears = redis::Client::open(replica.url()).unwrap().get_connection().unwrap();
+    ears.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut ears = ears.as_pubsub();
+    ears.subscribe("leasehold:wake:elsewhere").unwrap();
+    let (holder, last) = (client(&server).await, client(&server).await);
+    let lease = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+    let waiting = acquire(last.lock("a").ttl(LONG));
+    until_waiters(&holder, "a", 1).await;
+    let seconds = server.cli(&["time"]).unwrap().lines().next().unwrap().to_owned();
+    let before_it = format!("{:032x} {seconds}000 1 60000 P:leasehold:wake:elsewhere x", 7);
+    server.cli(&["lpush", &queue(&server), &before_it]).unwrap();
+    lease.release().await.unwrap();
+    let next = granted(waiting).await;
+    assert_eq!(server.cli(&["get", "lock:a"]).unwrap(), next.owner().to_string());
+    let told: String = ears.get_message().unwrap().get_payload().unwrap();
+    assert_eq!(told, format!("a {:032x}", 7), "ask again, and nothing before that");
+    next.release().await.unwrap();
+}
+
+/// A server that began without a clock wrote short times into the line.
+#[tokio::test]
+async fn who_was_seen_in_1970_asks_again() {
+    let server = server();
+    let (holder, waiter) = (client(&server).await, client(&server).await);
+    for seen in ["60000", "12345678901"] {
+        let lease = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+        let waiting = acquire(waiter.lock("a").ttl(LONG));
+        until_waiters(&holder, "a", 1).await;
+        let written = server.cli(&["lindex", &queue(&server), "0"]).unwrap();
+        let mut words: Vec<&str> = written.split(' ').collect();
+        (words[1], words[2]) = (seen, "7");
+        server.cli(&["lset", &queue(&server), "0", &words.join(" ")]).unwrap();
+        lease.release().await.unwrap();
+        granted(waiting).await.release().await.unwrap();
+    }
+}
+
 /// Whoever asks again is in line once, and where it was; whoever leaves is not.
 #[tokio::test]
 async fn who_asks_again_keeps_its_place() {
@@ -169,7 +221,7 @@ async fn who_asks_again_keeps_its_place() {
         within_bound("an answer", asking).await.unwrap().remove(0)
     };
     let waiting = || {
-        let queue = server.cli(&["keys", "*leasehold:queue:lock:a"]).unwrap();
+        let queue = queue(&server);
         if queue.is_empty() { "0".to_owned() } else { server.cli(&["llen", &queue]).unwrap() }
     };
     let Verdict::Granted(grant) = ask(&holder).await else { panic!("it was free") };

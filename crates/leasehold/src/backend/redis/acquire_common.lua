@@ -1,8 +1,9 @@
 -- Takes each lock that is free; where a claim asks to queue, takes a place in its line.
 -- KEYS  for each claim: lock, record, line, bar
 -- ARGV  channel and holder; for each claim: owner, ttl in ms, number, or 0 not to queue, and
---       when it was seen in line last and with which number, or '' if it never was (who is in
---       line and says so would stand there twice)
+--       when it was seen in line last and with which number ('0 0' if it may be in line, but
+--       does not know), or '' if it never was (who is in line and says so would stand there
+--       twice)
 -- Answers for each claim: the token, or {0 held, -1, what the lock key holds, the record}, or
 -- {1 queued, left in ms if first in line or -1, those two, when it was seen}.
 --
@@ -66,7 +67,8 @@ for i = 1, count do
     answer = { 0, -1, value, last or '' }
   elseif ARGV[4 * i + 1] == '' then
     -- What `stand` of line.lua does. Of those who stay for a moment only some extend the life
-    -- of the line, chosen by their owner's last digit; the others do with their heartbeats.
+    -- of the line, chosen by their owner's last digit, which is random; the others do with
+    -- their heartbeats.
     local seen = sub(now, 1, 13)
     local place = call('RPUSH', line,
       owner .. ' ' .. seen .. ' ' .. number .. ' ' .. ttl .. ' ' .. who)

@@ -2,14 +2,21 @@
 --   <owner, 32 digits> <seen, in ms> <number> <ttl> <channel> <holder>
 -- A waiter without a heartbeat for PATIENCE is skipped. A grant that is pushed lasts no
 -- longer than that, so that one to a waiter whose machine just died costs little.
+-- (The parts of scripts for what is common have these numbers as well.)
 local PATIENCE = 3000
 local LINGER = 3600000
 
--- How many hear it.
+-- `S:` is a channel of the lock's shard in a cluster, `P:` one of the server.
 local function publish(channel, message)
-  -- `S:` a channel of the lock's shard in a cluster, `P:` one of the server.
   local command = string.byte(channel) == 83 and 'SPUBLISH' or 'PUBLISH'
-  return call(command, string.sub(channel, 3), message)
+  call(command, string.sub(channel, 3), message)
+end
+
+-- Whether anybody listens there, on a connection to this server. It is asked before something is
+-- granted, and not seen from who heard it: other nodes of a cluster and replicas pass messages on.
+local function is_heard(channel)
+  local what = string.byte(channel) == 83 and 'SHARDNUMSUB' or 'NUMSUB'
+  return call('PUBSUB', what, string.sub(channel, 3))[2] > 0
 end
 
 -- Where somebody stands, from 0 on, or nil, and how it is written there. `said` is what its
@@ -50,39 +57,27 @@ local function step_out(line, owner, said, ttl, who)
   end
 end
 
--- Grants a free lock to its first live waiter and tells it: its owner and token, or nil.
--- `asks` is who wants to know, and hears the answer; `last` is the lock's last token, where it
--- is known. Whom no message reaches has lost its connection, and perhaps its life: it keeps its
--- place, but nobody waits for it.
+-- Grants a free lock to the first in line who can use it, and tells it: its owner and token, or
+-- nil. `asks` is who wants to know, and hears the answer; `last` is the lock's last token, where
+-- it is known. Passed over is who has not been seen for long, and who has no connection any more,
+-- and so perhaps no life: a grant to it would cost the others a term.
 local function serve(lock, record, line, asks, last)
-  local owner, token
-  local unheard = {}
-  while not owner do
+  while true do
     local waiter = call('LPOP', line)
     if not waiter then
-      break
+      return nil
     end
-    local its, seen, number, ttl, who, channel =
+    local owner, seen, number, ttl, who, channel =
       string.match(waiter, '^(%S+) (%d+) (%d+) (%d+) ((%S+) .*)$')
-    if math.abs(millis - seen) < PATIENCE then
+    if math.abs(millis - seen) < PATIENCE and (owner == asks or is_heard(channel)) then
       local term = math.min(ttl, PATIENCE)
-      local next = next_token(last or token_of(call('GET', record)))
-      local heard = publish(channel, string.format('g %s %.0f %s %d', its, next, number, term))
-      if heard > 0 or its == asks then
-        call('SET', lock, its, 'PX', term)
-        remember(record, next, its, who, ttl)
-        owner, token = its, next
-      else
-        unheard[#unheard + 1] = waiter
-      end
-    else
-      -- It lost its place, but may only be slow: it asks again.
-      publish(channel, 'a ' .. its)
+      local token = next_token(last or token_of(call('GET', record)))
+      call('SET', lock, owner, 'PX', term)
+      remember(record, token, owner, who, ttl)
+      publish(channel, string.format('g %s %.0f %s %d', owner, token, number, term))
+      return owner, token
     end
+    -- It lost its place, but may only be slow: it asks again.
+    publish(channel, 'a ' .. owner)
   end
-  for i = #unheard, 1, -1 do
-    call('LPUSH', line, unheard[i])
-    call('PEXPIRE', line, LINGER)
-  end
-  return owner, token
 end

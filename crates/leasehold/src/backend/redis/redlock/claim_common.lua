@@ -47,12 +47,12 @@ for i = 1, count do
   local token = tonumber(guess)
   local new
   if not known then
-    -- The last token where no record is left, as in token.lua.
-    new = token > ceiling or token > micros - 3600000000
+    -- What stands for the last token where no record is left (token.lua), and below the ceiling.
+    new = token > micros - 3600000000
   elseif #guess == 16 and string.byte(known, 17) == 32 then
     new = guess > sub(known, 1, 16)
   else
-    new = token > tonumber(string.match(known, '^%d+'))
+    new = token > (tonumber(string.match(known, '^%d+')) or ceiling)
   end
   if not common then
     ttl = ARGV[2 * count + 2 * i + 3]
