@@ -2,7 +2,6 @@
 //! They go to `tracing`, under the target `leasehold`.
 
 use crate::event::{EventKind, Refusal};
-use crate::holder::HeldBy;
 use crate::name::Name;
 use crate::owner::Owner;
 
@@ -12,7 +11,7 @@ pub(crate) fn log(store: &'static str, lock: &Name, owner: Option<Owner>, kind: 
     match kind {
         EventKind::Asked => tracing::trace!(target: "leasehold", store, %lock, owner, "asked"),
         EventKind::Waiting(by) => {
-            let by = by.as_ref().map(HeldBy::to_string);
+            let by = by.as_ref().map(tracing::field::display);
             tracing::debug!(target: "leasehold", store, %lock, owner, by, "waiting");
         }
         EventKind::Granted { token, waited } => {
@@ -35,7 +34,7 @@ pub(crate) fn log(store: &'static str, lock: &Name, owner: Option<Owner>, kind: 
         }
         EventKind::Refused { why, waited } => match why {
             Refusal::Held(by) => {
-                let by = by.as_ref().map(HeldBy::to_string);
+                let by = by.as_ref().map(tracing::field::display);
                 tracing::info!(target: "leasehold", store, %lock, owner, ?waited, by, "not acquired: held");
             }
             Refusal::Failed(error) => {
