@@ -43,14 +43,18 @@ pub(crate) fn lock_keys(node: &Redis) -> Vec<String> {
 /// How many scripts all nodes have run.
 pub(crate) fn scripts_run(nodes: &Redlock) -> u64 {
     let runs = nodes.nodes.iter().map(|node| {
-        let stats = node.cli(&["info", "commandstats"]).expect("the node answers");
-        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
-        let figure = |name: &str| {
-            let mut figures = line?.split(',').filter_map(|figure| figure.split_once('='));
-            figures.find(|(figure, _)| *figure == name)?.1.parse::<u64>().ok()
-        };
         // Those that failed were not known yet, and are sent again once in a server's life.
-        figure("calls").unwrap_or(0) - figure("failed_calls").unwrap_or(0)
+        count_of(node, "evalsha", "calls") - count_of(node, "evalsha", "failed_calls")
     });
     runs.sum()
+}
+
+/// A figure that a node keeps of a command.
+pub(crate) fn count_of(node: &Redis, command: &str, figure: &str) -> u64 {
+    let stats = node.cli(&["info", "commandstats"]).expect("the node answers");
+    let command = format!("cmdstat_{command}:");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&command)).unwrap_or_default();
+    let mut figures = line.split(',').filter_map(|figure| figure.split_once('='));
+    let value = figures.find(|(name, _)| *name == figure).map(|(_, value)| value.parse());
+    value.transpose().expect("it is a number").unwrap_or(0)
 }

@@ -16,21 +16,26 @@ local function keep_line(line, at_least)
   end
 end
 
--- Tells the one that has waited longest that the lock is free.
+-- Tells the one that has waited longest that the lock is free: the next one, if nobody hears it.
 local function wake(line)
   local now = line_clock()
   local fields = redis.call('HGETALL', line)
-  local first, who, where
-  for i = 1, #fields, 2 do
-    local since, seen, channel = string.match(fields[i + 1], '^(%d+) (%d+) (%S+)$')
-    if since and math.abs(now - seen) < PATIENCE then
-      since = tonumber(since)
-      if not first or since < first then
-        first, who, where = since, string.sub(fields[i], 2), channel
+  local heard = false
+  while not heard do
+    local first, at, where
+    for i = 2, #fields, 2 do
+      local since, seen, channel = string.match(fields[i], '^(%d+) (%d+) (%S+)$')
+      if since and math.abs(now - seen) < PATIENCE then
+        since = tonumber(since)
+        if not first or since < first then
+          first, at, where = since, i, channel
+        end
       end
     end
-  end
-  if who then
-    redis.call('PUBLISH', where, 'f ' .. who)
+    if not first then
+      return
+    end
+    heard = redis.call('PUBLISH', where, 'f ' .. string.sub(fields[at - 1], 2)) > 0
+    fields[at] = ''
   end
 end
