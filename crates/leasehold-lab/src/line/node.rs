@@ -15,9 +15,6 @@ pub struct Server {
     pub line: Vec<Place>,
     /// Whose claims are refused. (Nobody's in what is explored here: bars are the `contract`'s.)
     pub barred: Vec<Bar>,
-    /// Who has no connection here, as the server sees. (Nobody in what is explored: there the
-    /// server knows nothing of connections, and messages may reach whomever they are for.)
-    pub deaf: Vec<u8>,
 }
 
 /// The lock, held.
@@ -131,8 +128,6 @@ pub struct Rules {
     pub telling_extends: bool,
     /// Who has not been heard of for long is passed over.
     pub skips_dead: bool,
-    /// Who has no connection is passed over unless it asks just now.
-    pub skips_deaf: bool,
     /// Grants to somebody who waits are short.
     pub short_grants: bool,
     /// A newcomer who finds the lock free lets those in line go first.
@@ -148,7 +143,6 @@ impl Default for Rules {
             beat_tells_granted: true,
             telling_extends: true,
             skips_dead: true,
-            skips_deaf: true,
             short_grants: true,
             newcomers_queue: true,
         }
@@ -206,7 +200,7 @@ impl Server {
         }
         if self.lock.is_none() {
             if rules.newcomers_queue {
-                self.serve(rules, Some(who), said);
+                self.serve(rules, said);
             } else {
                 self.step_out(who);
             }
@@ -238,7 +232,7 @@ impl Server {
         let first = self.line.first().is_some_and(|place| place.waiter == who);
         let repairs = rules.beat_repairs && (rules.beat_repairs_for_others || first);
         if self.lock.is_none() && repairs {
-            self.serve(rules, Some(who), said);
+            self.serve(rules, said);
         }
         if self.holds(who) { self.tell_holder(rules, age) } else { Answer::Queued }
     }
@@ -261,17 +255,13 @@ impl Server {
 
     fn free(&mut self, rules: &Rules, said: &mut Said) -> Answer {
         self.lock = None;
-        self.serve(rules, None, said);
+        self.serve(rules, said);
         Answer::Done
     }
 
-    /// Grants the free lock to the first in line who lives, and has a connection (whoever asks
-    /// just now has one); who stood before it is passed over.
-    fn serve(&mut self, rules: &Rules, asks: Option<u8>, said: &mut Said) {
-        let hears = |waiter: u8| asks == Some(waiter) || !self.deaf.contains(&waiter);
-        let next = self.line.iter().position(|place| {
-            (place.lives() || !rules.skips_dead) && (hears(place.waiter) || !rules.skips_deaf)
-        });
+    /// Grants the free lock to the first in line who lives; who stood before it is passed over.
+    fn serve(&mut self, rules: &Rules, said: &mut Said) {
+        let next = self.line.iter().position(|place| place.lives() || !rules.skips_dead);
         let over = self.line.drain(..next.unwrap_or(self.line.len()));
         said.passed.extend(over.map(|place| place.waiter));
         if next.is_none() {

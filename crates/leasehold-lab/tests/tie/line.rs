@@ -25,8 +25,6 @@ const BAR_MS: u64 = 7_000;
 const LINGER: u64 = 1_800;
 /// How many clients there are.
 const CLIENTS: u8 = 4;
-/// Which of them has no connection, and hears nothing.
-const DEAF: u8 = 3;
 /// Who is none of them, and knows nothing of lines.
 const FOREIGN: u8 = 99;
 /// Who forces locks.
@@ -113,8 +111,7 @@ impl<'a> LineTie<'a> {
     }
 
     fn channel(&self, client: u8) -> String {
-        let deaf = if client == DEAF { "nobody:" } else { "" };
-        format!("{deaf}{}:client{client}", self.word)
+        format!("{}:client{client}", self.word)
     }
 
     fn step(&mut self, step: Step) -> Result<(), String> {
@@ -231,7 +228,7 @@ impl<'a> LineTie<'a> {
         let held = lock.server.lock.filter(|_| order == Order::Force)?;
         let token = lock.ledger.of(held.holder);
         lock.ledger.force(token.unwrap_or(0), reason(self.ticks), micros);
-        if token.is_some() && lock.ledger.has_channel() && held.holder != DEAF {
+        if token.is_some() && lock.ledger.has_channel() {
             messages.push((self.channel(held.holder), format!("f {}", owner(held.holder))));
         }
         Some(Value::Int(token.unwrap_or(0) as i64))
@@ -247,8 +244,7 @@ impl<'a> LineTie<'a> {
         messages: &mut Vec<Message>,
     ) -> Option<Value> {
         let (micros, ticks) = (self.world.micros(), self.ticks);
-        let listeners: Vec<_> = (0..CLIENTS).map(|to| self.channel(to)).collect();
-        let listener = |to: u8| format!("P:{} {}", listeners[usize::from(to)], holder(to));
+        let listener = |to: u8| format!("P:{}:client{to} {}", self.word, holder(to));
         let lock = &mut self.locks[at];
         let before = lock.server.clone();
         let (answer, said) = lock.server.step(&self.rules, client, order, age);
@@ -284,8 +280,7 @@ impl<'a> LineTie<'a> {
         let line = if order == Order::Beat { &before.line } else { &lock.server.line };
         let first = line.first().is_some_and(|place| place.waiter == client);
         let answer = self.say(order, at, answer, token, first);
-        let heard = told.into_iter().filter(|(to, _)| *to != DEAF);
-        messages.extend(heard.map(|(to, text)| (self.channel(to), text)));
+        messages.extend(told.into_iter().map(|(to, text)| (self.channel(to), text)));
         answer
     }
 
@@ -445,10 +440,6 @@ impl Tie for LineTie<'_> {
         self.word = self.world.afresh();
         self.ticks = 1_000;
         self.locks = Default::default();
-        self.locks.iter_mut().for_each(|lock| lock.server.deaf.push(DEAF));
-        let hearing = (0..CLIENTS).filter(|client| *client != DEAF);
-        let channels: Vec<_> = hearing.map(|client| self.channel(client)).collect();
-        self.world.hear(&channels);
         for (at, step) in steps.iter().enumerate() {
             self.step(*step).map_err(|what| Gap { after: at + 1, what })?;
         }

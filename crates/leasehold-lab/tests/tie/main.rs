@@ -72,7 +72,6 @@ fn a_line_with_a_rule_left_out_is_noticed() {
         ("beat_tells_granted", Rules { beat_tells_granted: false, ..right }),
         ("telling_extends", Rules { telling_extends: false, ..right }),
         ("skips_dead", Rules { skips_dead: false, ..right }),
-        ("skips_deaf", Rules { skips_deaf: false, ..right }),
         ("short_grants", Rules { short_grants: false, ..right }),
         ("newcomers_queue", Rules { newcomers_queue: false, ..right }),
     ];

@@ -19,11 +19,8 @@ const MARK: &str = "tie:mark";
 
 /// The server and who speaks with it.
 pub(crate) struct World {
-    client: redis::Client,
     connection: Connection,
     listener: Connection,
-    /// Of clients who have a connection; what they hear, the listener hears as well.
-    ears: Option<Connection>,
     scripts: HashMap<&'static str, String>,
     text: fn(&str) -> Option<&'static str>,
     clock: FakeTime,
@@ -55,31 +52,7 @@ impl World {
         let scripts = HashMap::new();
         let (now, replays) = (BEGIN, 0);
         let (_server, _folder) = (server, folder);
-        let ears = None;
-        Self {
-            client,
-            connection,
-            listener,
-            ears,
-            scripts,
-            text,
-            clock,
-            now,
-            replays,
-            _server,
-            _folder,
-        }
-    }
-
-    /// From now on somebody listens on these channels, and on none of those before.
-    pub(crate) fn hear(&mut self, channels: &[String]) {
-        let mut ears = self.client.get_connection().expect("it listens");
-        ears.send_packed_command(&cmd("SUBSCRIBE").arg(channels).get_packed_command())
-            .expect("it can be sent");
-        for _ in channels {
-            ears.recv_response().expect("it is heard from now on");
-        }
-        self.ears = Some(ears);
+        Self { connection, listener, scripts, text, clock, now, replays, _server, _folder }
     }
 
     /// A new beginning, long after all that was before: a word that no key has yet.

@@ -6,7 +6,7 @@ local function contended(lock, record, line, bar, owner, ttl, number, said)
   -- A key of another type is another's lock as well: then this is a table.
   local value = redis.pcall('GET', lock)
   if not value then
-    value = serve(lock, record, line, owner)
+    value = serve(lock, record, line)
     if not value then
       local token = next_token(token_of(call('GET', record)))
       call('SET', lock, owner, 'PX', ttl)

@@ -17,7 +17,7 @@ for i = 1, #KEYS / 3 do
     -- Before others are judged by it: we are here.
     local _, seen = stand(line, place, owner, number, ttl, who)
     if not value then
-      value = serve(lock, record, line, owner)
+      value = serve(lock, record, line)
     end
     answer = { 1, call('PTTL', lock), place == 0 and 1 or 0, seen }
   end

@@ -12,11 +12,13 @@ local function publish(channel, message)
   call(command, string.sub(channel, 3), message)
 end
 
--- Whether anybody listens there, on a connection to this server. It is asked before something is
--- granted, and not seen from who heard it: other nodes of a cluster and replicas pass messages on.
+-- Whether anybody listens there, on a connection to this server. (Who published to it and counted
+-- would not know: replicas and other nodes of a cluster pass messages on.) A user who may not ask
+-- is told yes.
 local function is_heard(channel)
   local what = string.byte(channel) == 83 and 'SHARDNUMSUB' or 'NUMSUB'
-  return call('PUBSUB', what, string.sub(channel, 3))[2] > 0
+  local heard = redis.pcall('PUBSUB', what, string.sub(channel, 3))[2]
+  return heard ~= 0
 end
 
 -- Where somebody stands, from 0 on, or nil, and how it is written there. `said` is what its
@@ -57,11 +59,17 @@ local function step_out(line, owner, said, ttl, who)
   end
 end
 
--- Grants a free lock to the first in line who can use it, and tells it: its owner and token, or
--- nil. `asks` is who wants to know, and hears the answer; `last` is the lock's last token, where
--- it is known. Passed over is who has not been seen for long, and who has no connection any more,
--- and so perhaps no life: a grant to it would cost the others a term.
-local function serve(lock, record, line, asks, last)
+-- Whether a waiter that was seen then is worth a grant. One that missed its heartbeats for a
+-- whole TTL, and has no connection any more, is dead: a grant to it would cost the others a term,
+-- and many may die together.
+local function lives(seen, ttl, channel)
+  local quiet = math.abs(millis - seen)
+  return quiet < PATIENCE and (quiet < tonumber(ttl) or is_heard(channel))
+end
+
+-- Grants a free lock to its first live waiter and tells it: its owner and token, or nil.
+-- `last` is the lock's last token, where it is known.
+local function serve(lock, record, line, last)
   while true do
     local waiter = call('LPOP', line)
     if not waiter then
@@ -69,7 +77,7 @@ local function serve(lock, record, line, asks, last)
     end
     local owner, seen, number, ttl, who, channel =
       string.match(waiter, '^(%S+) (%d+) (%d+) (%d+) ((%S+) .*)$')
-    if math.abs(millis - seen) < PATIENCE and (owner == asks or is_heard(channel)) then
+    if lives(seen, ttl, channel) then
       local term = math.min(ttl, PATIENCE)
       local token = next_token(last or token_of(call('GET', record)))
       call('SET', lock, owner, 'PX', term)

@@ -72,11 +72,6 @@ impl RedisStore {
         for ((_, waiter), answer) in waiters.iter().zip(items(answer, waiters.len())?) {
             self.judge_beat(waiter, &answer, sent, at)?;
         }
-        if !self.route.listens(keys.slot) {
-            // The slot has moved, and the call with it: listen there, too.
-            let now = self.clock.now();
-            waiters.iter().for_each(|(_, waiter)| waiter.beat_now(now));
-        }
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 -- ARGV  for each hold: owner, token
 -- Answers for each hold: 1 released, 0 not held.
 --
--- This part does what is common: nobody waits, or the first in line lives and listens. It defines
+-- This part does what is common: nobody waits, or the first in line was just seen. It defines
 -- nothing, and compares times as texts of one length: functions and numbers would cost more
 -- than the work. What can be asked about all holds at once is, as a call costs more than what
 -- it does. What is left goes to the rest of the script.
@@ -61,24 +61,22 @@ for i = 1, count do
       local lives = numbered and find(waiter, ' ', numbered + 1, true)
       local listens = lives and find(waiter, ' ', lives + 1, true)
       local ttl, token = listens and sub(waiter, numbered + 1, lives - 1), ARGV[2 * i]
-      -- A TTL of six digits is less than half of what a record is kept for at least.
-      local usual = ttl and #ttl < 7 and #now == 16 and now < '4503599627370496'
+      -- A TTL of six digits is less than half of what a record is kept for at least; one of
+      -- four is not over within the second in which its waiter was seen.
+      if ttl and #ttl > 3 and #ttl < 7 and #now == 16 and now < '4503599627370496'
         and #token == 16 and token < now
         and byte(waiter, 33) == 32 and byte(waiter, 47) == 32
         and (sub(waiter, 34, 43) == second
-          or math.abs(sub(now, 1, 13) - (tonumber(sub(waiter, 34, 46)) or 0)) < 3000)
-      -- `S:` a channel of the lock's shard in a cluster, `P:` one of the server.
-      local sharded = usual and byte(waiter, lives + 1) == 83
-      local channel = usual and sub(waiter, lives + 3, listens - 1)
-      if usual
-        and call('PUBSUB', sharded and 'SHARDNUMSUB' or 'NUMSUB', channel)[2] > 0
+          or math.abs(sub(now, 1, 13) - (tonumber(sub(waiter, 34, 46)) or 0)) < 1000)
       then
         local owner = sub(waiter, 1, 32)
-        local term = (#ttl > 4 or #ttl == 4 and ttl > '3000') and '3000' or ttl
+        local term = (#ttl > 4 or ttl > '3000') and '3000' or ttl
         call('SET', lock, owner, 'PX', term)
         call('SET', KEYS[3 * i - 1], now .. ' ' .. now .. ' ' .. owner .. sub(waiter, lives),
           'PX', '3600000')
-        call(sharded and 'SPUBLISH' or 'PUBLISH', channel,
+        -- `S:` a channel of the lock's shard in a cluster, `P:` one of the server.
+        call(byte(waiter, lives + 1) == 83 and 'SPUBLISH' or 'PUBLISH',
+          sub(waiter, lives + 3, listens - 1),
           'g ' .. owner .. ' ' .. now .. sub(waiter, 47, numbered) .. term)
         answer = 1
       else

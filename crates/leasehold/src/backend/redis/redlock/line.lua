@@ -20,22 +20,28 @@ end
 local function wake(line)
   local now = line_clock()
   local fields = redis.call('HGETALL', line)
-  local heard = false
-  while not heard do
-    local first, at, where
-    for i = 2, #fields, 2 do
-      local since, seen, channel = string.match(fields[i], '^(%d+) (%d+) (%S+)$')
-      if since and math.abs(now - seen) < PATIENCE then
-        since = tonumber(since)
-        if not first or since < first then
-          first, at, where = since, i, channel
-        end
+  local waiters = {}
+  for i = 1, #fields, 2 do
+    local since, seen, channel = string.match(fields[i + 1], '^(%d+) (%d+) (%S+)$')
+    if since and math.abs(now - seen) < PATIENCE then
+      local who = string.sub(fields[i], 2)
+      local at = #waiters + 1
+      waiters[at] = { since = tonumber(since), at = at, who = who, channel = channel }
+    end
+  end
+  table.sort(waiters, function(one, other)
+    if one.since ~= other.since then
+      return one.since < other.since
+    end
+    return one.at < other.at
+  end)
+  local deaf = {}
+  for _, waiter in ipairs(waiters) do
+    if not deaf[waiter.channel] then
+      if redis.call('PUBLISH', waiter.channel, 'f ' .. waiter.who) > 0 then
+        return
       end
+      deaf[waiter.channel] = true
     end
-    if not first then
-      return
-    end
-    heard = redis.call('PUBLISH', where, 'f ' .. string.sub(fields[at - 1], 2)) > 0
-    fields[at] = ''
   end
 end
