@@ -255,7 +255,9 @@ impl Etcd {
             }
             thread::sleep(Duration::from_millis(50));
         }
-        bail!("no leader within {PATIENCE:?}")
+        let running = self.members.iter().filter_map(|member| member.process.as_ref());
+        let said: Vec<String> = running.map(Process::said).collect();
+        bail!("no leader within {PATIENCE:?}; its members: {}", said.join("\n--\n"))
     }
 
     fn leads(&self, index: usize) -> Result<bool> {
