@@ -77,7 +77,7 @@ impl Course<'_> {
         let plan = self.store.plan(self.fault);
         let stage = self.store.set(&self.folder, self.fault)?;
         let wires = match self.fault.place() {
-            Place::Wire => Some(Wires::lay(plan.workers, &stage.servers())?),
+            Place::Wire => Some(Wires::lay(plan.workers, &stage.servers(), plan.gives_up)?),
             _ => None,
         };
         driver.note("", self.began(&plan));
@@ -168,7 +168,8 @@ impl Scene<'_> {
             clients: plan.clients,
             ttl_ms: plan.ttl.as_millis() as u64,
             gap_us: plan.gap.as_micros() as u64,
-            long: plan.long,
+            long: if slot < plan.holders { 1_000 } else { plan.long },
+            long_ms: plan.long_hold.as_millis() as u64,
             only_queues: plan.only_queues,
             halts: plan.halts.clone().filter(|_| slot + plan.halters >= plan.workers),
             heedless: course.heedless,

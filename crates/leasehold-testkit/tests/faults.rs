@@ -192,6 +192,11 @@ fn etcd_survives_a_bad_network() {
 }
 
 #[test]
+fn etcd_survives_partitions() {
+    passes("etcd", Fault::Partition);
+}
+
+#[test]
 fn etcd_survives_the_loss_of_its_leader() {
     passes("etcd", Fault::Leader);
 }
@@ -244,4 +249,9 @@ fn postgres_sessions_survive_paused_holders() {
 #[test]
 fn postgres_sessions_survive_a_bad_network() {
     passes("pgsession", Fault::Network);
+}
+
+#[test]
+fn postgres_sessions_survive_partitions() {
+    passes("pgsession", Fault::Partition);
 }

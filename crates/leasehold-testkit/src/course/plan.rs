@@ -25,6 +25,13 @@ pub struct Plan {
     pub gap: Duration,
     /// Of a thousand acquisitions, how many are held for longer than the TTL.
     pub long: u32,
+    /// How many of the workers, the first, hold all of theirs for so long.
+    pub holders: usize,
+    /// For how long these are held.
+    pub long_hold: Duration,
+    /// The servers end connections that are silent for between one and two of these, where
+    /// a lock ends with its connection.
+    pub gives_up: Option<Duration>,
     /// They only ever wait in line, so that most of their time is spent there.
     pub only_queues: bool,
     /// Of how many one is chosen for a strike: the first of the workers, or servers.
@@ -60,11 +67,16 @@ impl Plan {
             // A thousand in line must not lapse while this one process is busy with them.
             ttl: if waiters { ttl.max(Duration::from_secs(30)) } else { ttl },
             gap: if waiters { Duration::ZERO } else { Duration::from_millis(2) },
+            long: 3,
             // One that is cut off is only late if it holds on for long.
-            long: if fault == Fault::Partition { 60 } else { 3 },
+            holders: if fault == Fault::Partition { 4 } else { 0 },
+            long_hold: long_hold(fault, ttl),
+            gives_up: None,
             only_queues: matches!(fault, Fault::Queue | Fault::Waiters),
             slots: match fault {
                 Fault::Queue => 4,
+                // Those who hold on for long, and two of those who wait for them.
+                Fault::Partition => 6,
                 _ if fault.place() == fault::Place::Stage => 1,
                 _ => workers,
             },
@@ -73,6 +85,16 @@ impl Plan {
             halts: halts(fault, ttl),
         }
     }
+}
+
+/// Longer than the TTL, by renewals. One that is cut off needs time to be late in: the store
+/// may end its lease as late as two TTLs after the cut. Not for so long that others go without.
+fn long_hold(fault: Fault, ttl: Duration) -> Duration {
+    let beyond = match fault {
+        Fault::Partition => (ttl * 2).min(Duration::from_secs(2)),
+        _ => (ttl * 3 / 2).min(Duration::from_secs(1)),
+    };
+    ttl + beyond.max(ttl / 4)
 }
 
 fn halts(fault: Fault, ttl: Duration) -> Option<Halts> {
@@ -93,7 +115,7 @@ fn rhythm(fault: Fault, ttl: Duration) -> Option<Rhythm> {
     let rhythm = |every, shortest, longest| Some(Rhythm { every, shortest, longest });
     match fault {
         Fault::Queue => rhythm(ttl.mul_f64(1.5), ttl / 60, ttl * 5),
-        Fault::Partition => rhythm(ttl.mul_f64(1.2), ttl / 2, ttl * 5),
+        Fault::Partition => rhythm(ttl.mul_f64(0.7), ttl / 2, ttl * 3),
         Fault::Network => rhythm(ttl / 2, ttl / 30, ttl * 2),
         Fault::Clock => rhythm(ttl * 3, ttl / 2, ttl * 4),
         Fault::Amnesia | Fault::Restart | Fault::Leader => rhythm(ttl * 6, ttl / 30, ttl * 3),

@@ -17,11 +17,17 @@ use crate::faults::proxy::{Proxy, Way};
 pub(super) struct Wires {
     /// For each worker, in the order of the servers.
     proxies: Vec<Vec<Proxy>>,
+    /// The servers end connections that are silent for between one and two of these.
+    gives_up: Option<Duration>,
     runtime: Runtime,
 }
 
 impl Wires {
-    pub(super) fn lay(workers: usize, servers: &[SocketAddr]) -> Result<Self> {
+    pub(super) fn lay(
+        workers: usize,
+        servers: &[SocketAddr],
+        gives_up: Option<Duration>,
+    ) -> Result<Self> {
         let mut build = tokio::runtime::Builder::new_multi_thread();
         let runtime = build.worker_threads(1).enable_all().build()?;
         let mut proxies = Vec::new();
@@ -30,7 +36,7 @@ impl Wires {
             let row: std::io::Result<_> = servers.iter().map(to).collect();
             proxies.push(row.context("a proxy")?);
         }
-        Ok(Self { proxies, runtime })
+        Ok(Self { proxies, gives_up, runtime })
     }
 
     /// Where a worker finds the servers.
@@ -44,7 +50,13 @@ impl Wires {
         let mut rng = Rng::with_seed(strike.draw);
         let proxies = &self.proxies[strike.slot];
         match fault {
-            Fault::Partition => cut(proxies, &mut rng),
+            Fault::Partition => {
+                cut(proxies, &mut rng);
+                if let Some(silence) = self.gives_up {
+                    let silence = silence.mul_f64(1.0 + rng.f64());
+                    proxies.iter().for_each(|proxy| proxy.give_up_after(silence));
+                }
+            }
             _ => proxies.iter().for_each(|proxy| disturb(proxy, strike, &mut rng)),
         }
     }
@@ -124,7 +136,7 @@ mod tests {
 
     #[test]
     fn one_worker_is_cut_off_and_the_other_is_not() {
-        let wires = Wires::lay(2, &[echo()]).unwrap();
+        let wires = Wires::lay(2, &[echo()], None).unwrap();
         let connect = |slot: usize| TcpStream::connect(wires.of(slot)[0]).unwrap();
         let (mut struck, mut spared) = (connect(0), connect(1));
         let long = Duration::from_secs(30);

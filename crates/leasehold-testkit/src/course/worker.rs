@@ -35,6 +35,8 @@ pub struct Orders {
     pub gap_us: u64,
     /// Of a thousand acquisitions, how many are held for longer than the TTL.
     pub long: u32,
+    /// For how long these are held.
+    pub long_ms: u64,
     /// Only ever waits in line, so that most of its time is spent there.
     pub only_queues: bool,
     /// Where it halts by itself.
@@ -160,10 +162,10 @@ impl Worker {
     fn way(&mut self) -> Way {
         match self.rng.u32(..1_000) {
             _ if self.orders.only_queues => Way::Queue,
+            drawn if drawn >= 1_000 - self.orders.long => Way::Long,
             0..2 => Way::Overstay,
             2..250 => Way::Run,
             250..450 => Way::Try,
-            drawn if drawn >= 1_000 - self.orders.long => Way::Long,
             _ => Way::Queue,
         }
     }
@@ -204,7 +206,10 @@ impl Worker {
                 Err(error) => Some(error.to_string()),
             },
             Way::Long => match lock.acquire().await {
-                Ok(lease) => hand.use_guard(lease, longer_than(ttl), true).await,
+                Ok(lease) => {
+                    let gap = Duration::from_millis(self.orders.long_ms);
+                    hand.use_guard(lease, gap, true).await
+                }
                 Err(error) => Some(error.to_string()),
             },
             Way::Overstay => match lock.no_renewal().acquire().await {
@@ -218,12 +223,6 @@ impl Worker {
         }
         Ok(())
     }
-}
-
-/// For how long a lease is held that outlives its TTL by renewals: for long enough that one
-/// who is cut off meanwhile has time to be late, for not so long that others go without.
-fn longer_than(ttl: Duration) -> Duration {
-    ttl + (ttl * 3 / 2).min(Duration::from_secs(1)).max(ttl / 4)
 }
 
 /// One acquisition in the hands of its worker.

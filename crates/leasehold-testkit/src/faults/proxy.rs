@@ -111,6 +111,7 @@ struct Shared {
     holding: watch::Sender<u64>,
     resets: watch::Sender<u64>,
     heals: watch::Sender<u64>,
+    give_ups: watch::Sender<u64>,
     connections: AtomicU64,
     requests: AtomicU64,
 }
@@ -147,6 +148,22 @@ impl Proxy {
     /// side is told, not even of the other's end.
     pub fn cut(&self, way: Way) {
         self.shared.state.lock().of(way).cut = true;
+    }
+
+    /// The server gives up on its connections after this long, as its kernel does when a peer
+    /// stays silent: it ends them, and the clients learn of it only when the network heals. A
+    /// heal before that calls it off. Must be called inside a tokio runtime.
+    pub fn give_up_after(&self, silence: Duration) {
+        let shared = self.shared.clone();
+        let mut heals = shared.heals.subscribe();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = heals.changed() => {}
+                () = tokio::time::sleep(silence) => {
+                    shared.give_ups.send_modify(|count| *count += 1);
+                }
+            }
+        });
     }
 
     /// Drops everything that goes this way; the other way stays open.

@@ -69,7 +69,9 @@ impl Store for Mode {
     fn plan(&self, fault: Fault) -> Plan {
         let usual = Plan::usual(fault, self.ttl());
         let clients = if fault == Fault::Waiters { WAITERS } else { usual.clients };
-        Plan { clients, ..usual }
+        // Session mode asks the server to end a session whose client is silent for so long.
+        let gives_up = matches!(self, Self::Session).then(|| self.ttl());
+        Plan { clients, gives_up, ..usual }
     }
 
     fn set(&self, _folder: &Path, fault: Fault) -> Result<Box<dyn Stage>> {

@@ -53,14 +53,25 @@ impl Connection {
         server: SocketAddr,
         mut resets: watch::Receiver<u64>,
     ) {
+        let mut give_ups = self.shared.give_ups.subscribe();
         let ended = tokio::select! {
             ended = self.carry(&mut client, server) => ended,
             _ = resets.changed() => Err(Swallowed),
             () = self.healed_but_torn() => Err(Swallowed),
+            // The server's side ends with the future that carries.
+            _ = give_ups.changed() => {
+                self.healed().await;
+                Err(Swallowed)
+            }
         };
         if ended.is_err() {
             reset(&client);
         }
+    }
+
+    async fn healed(&self) {
+        // Fails only when the proxy is gone.
+        let _ = self.shared.heals.subscribe().changed().await;
     }
 
     async fn healed_but_torn(&self) {

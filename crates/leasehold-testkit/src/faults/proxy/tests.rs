@@ -220,3 +220,31 @@ async fn a_reset_ends_connections_and_lets_new_ones_in() {
     ask(&mut client, 2).await;
     assert_eq!(answer(&mut client).await, 2);
 }
+
+#[tokio::test]
+async fn a_server_that_gives_up_ends_its_side_and_the_client_learns_when_it_heals() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let proxy = Proxy::to(listener.local_addr().unwrap()).await.unwrap();
+    let mut client = TcpStream::connect(proxy.addr()).await.unwrap();
+    let (mut server, _) = listener.accept().await.unwrap();
+    proxy.cut(Way::Requests);
+    proxy.cut(Way::Replies);
+    proxy.give_up_after(Duration::from_millis(1));
+    tokio::time::timeout(BOUND, ended(&mut server)).await.expect("the server's side ends");
+    silence(&mut client).await;
+    proxy.heal();
+    tokio::time::timeout(BOUND, ended(&mut client)).await.expect("the client's side ends");
+}
+
+#[tokio::test]
+async fn a_heal_calls_off_the_giving_up() {
+    let echo = Echo::start().await;
+    let mut client = echo.client().await;
+    ask(&mut client, 1).await;
+    assert_eq!(answer(&mut client).await, 1);
+    echo.proxy.give_up_after(SILENCE / 2);
+    echo.proxy.heal();
+    silence(&mut client).await;
+    ask(&mut client, 2).await;
+    assert_eq!(answer(&mut client).await, 2);
+}
