@@ -181,7 +181,9 @@ impl Worker {
         let gap = Duration::from_micros(self.rng.u64(..=self.orders.gap_us));
         let by_hand = self.rng.u32(..20) == 0;
         let how = match way {
-            Way::Queue => "queue".to_owned(),
+            Way::Queue if patient => "queue".to_owned(),
+            // Refused within milliseconds where the lock is busy: that alone is no starvation.
+            Way::Queue => "impatient".to_owned(),
             way => format!("{way:?}").to_lowercase(),
         };
         self.halter.turn();

@@ -33,6 +33,10 @@ impl Sketch {
         self.with(who, lock, at, What::AcquireAsked { how: "queue".into() })
     }
 
+    pub(super) fn asks_impatiently(self, who: &str, lock: &str, at: u64) -> Self {
+        self.with(who, lock, at, What::AcquireAsked { how: "impatient".into() })
+    }
+
     pub(super) fn stops(self, who: &str, at: u64) -> Self {
         self.with(who, "", at, What::Stop)
     }
