@@ -40,7 +40,15 @@ mod transition;
 const KIND: &str = "postgres";
 
 /// The SQL that creates the schema `leasehold_fence`; may be run again.
-pub const INSTALL: &str = include_str!("postgres/install.sql");
+pub const INSTALL: &str = concat!(
+    include_str!("postgres/install/marks.sql"),
+    "\n",
+    include_str!("postgres/install/keys.sql"),
+    "\n",
+    include_str!("postgres/install/guards.sql"),
+    "\n",
+    include_str!("postgres/install/grants.sql"),
+);
 
 /// Creates or updates the schema `leasehold_fence`. Needs the right to create schemas.
 ///
