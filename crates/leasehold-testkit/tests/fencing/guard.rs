@@ -5,7 +5,7 @@ use leasehold::fence::postgres::{advance, guard_table, migration, present, ungua
 use leasehold::fence::{FenceError, StaleToken};
 use leasehold_testkit::servers::Postgres;
 
-use crate::{NEW, OLD, STALE, connect_alone, postgres};
+use crate::{NEW, OLD, STALE, connect_alone, postgres, with_token};
 
 const WRITES: [&str; 10] = [
     "insert into stock (item, available) values ('other', 1)",
@@ -21,10 +21,6 @@ const WRITES: [&str; 10] = [
     "merge into stock s using (values ('item')) v (item) on s.item = v.item \
      when matched then update set available = 1 when not matched then insert (item) values ('x')",
 ];
-
-fn with_token(token: u64, sql: &str) -> String {
-    format!("begin; select set_config('leasehold.token', '{token}', true); {sql}; commit")
-}
 
 fn stock(server: &Postgres) -> String {
     server.psql("select item, available, fence_token from stock order by item").unwrap()

@@ -3,11 +3,7 @@
 use leasehold::Token;
 use leasehold::fence::postgres::{guard_rows, present_row};
 
-use crate::{NEW, OLD, STALE, connect_alone, postgres};
-
-fn with_token(token: u64, sql: &str) -> String {
-    format!("begin; select set_config('leasehold.token', '{token}', true); {sql}; commit")
-}
+use crate::{NEW, OLD, STALE, connect_alone, postgres, with_token};
 
 #[tokio::test]
 async fn each_row_has_its_own_mark_and_deleted_rows_keep_theirs() {

@@ -7,6 +7,7 @@ mod guard;
 mod guard_rows;
 mod objects;
 mod redis;
+mod renames;
 mod rows;
 mod transitions;
 
@@ -41,4 +42,9 @@ async fn postgres() -> (Postgres, Arc<Client>) {
     let client = connect(&server.url()).await;
     leasehold::fence::postgres::install(&*client).await.expect("the schema");
     (server, client)
+}
+
+/// A transaction that presents this token, as psql would send it.
+fn with_token(token: u64, sql: &str) -> String {
+    format!("begin; select set_config('leasehold.token', '{token}', true); {sql}; commit")
 }

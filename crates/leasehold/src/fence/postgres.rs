@@ -45,6 +45,8 @@ pub const INSTALL: &str = concat!(
     "\n",
     include_str!("postgres/install/keys.sql"),
     "\n",
+    include_str!("postgres/install/carry.sql"),
+    "\n",
     include_str!("postgres/install/guards.sql"),
     "\n",
     include_str!("postgres/install/grants.sql"),

@@ -76,7 +76,8 @@ impl FencedSqlite {
     /// From now on `table` takes no insert, update or delete without a token that is at least
     /// the highest that `resource` has seen. Tables that share a resource share its mark:
     /// for invariants across them. Guarding again replaces the guard, also by one of another
-    /// resource.
+    /// resource, whose mark is then at least that of the old one. It is at least the highest
+    /// `fence_token` of the table's rows, too, if there is such a column.
     ///
     /// # Errors
     ///
@@ -88,7 +89,9 @@ impl FencedSqlite {
     fn replace_guard(&self, table: &str, resource: &str) -> Result<(), FenceError> {
         let mark = "insert into leasehold_fence (resource, token) values (?1, 0) \
                     on conflict do nothing";
+        // Takes the write lock: nobody writes between the look at the tokens and the guard.
         self.connection.execute(mark, [resource])?;
+        self.seed(table, resource)?;
         self.drop_guard(table)?;
         for event in EVENTS {
             let guard = include_str!("guard.sql")
@@ -99,6 +102,28 @@ impl FencedSqlite {
                 .replace("{missing}", &literal(&format!("{MISSING}{resource}")))
                 .replace("{stale}", &literal(&format!("{STALE}{resource}")));
             self.connection.execute_batch(&guard)?;
+        }
+        Ok(())
+    }
+
+    /// Raises the resource's mark to the greatest that the table brings along: the marks of the
+    /// guards that are on it, however they and it were called, and the tokens of its rows.
+    fn seed(&self, table: &str, resource: &str) -> Result<(), FenceError> {
+        let before = include_str!("marks_before.sql");
+        let before: Option<i64> = self.connection.query_row(before, [table], |row| row.get(0))?;
+        let rows: Option<i64> = match self.connection.column_exists(None, table, "fence_token")? {
+            true => {
+                let highest = "select max(fence_token) from {table} \
+                               where typeof(fence_token) = 'integer'";
+                let highest = highest.replace("{table}", &quoted(table));
+                self.connection.query_row(&highest, (), |row| row.get(0))?
+            }
+            false => None,
+        };
+        if let Some(floor) = before.max(rows) {
+            let raise = "update leasehold_fence set token = ?2, raised_at = current_timestamp \
+                         where resource = ?1 and token < ?2";
+            self.connection.execute(raise, (resource, floor))?;
         }
         Ok(())
     }

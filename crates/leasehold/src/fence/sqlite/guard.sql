@@ -1,6 +1,7 @@
 -- One of the guard's triggers; one each for INSERT, UPDATE and DELETE.
 -- leasehold_token() is a function that the writing connection must have: a program without
--- it cannot even prepare a write. A mark that is missing lets nobody in.
+-- it cannot even prepare a write. A mark that is missing lets nobody in. marks_before.sql knows
+-- how the comparison is spelled.
 create trigger {trigger} before {event} on {table}
 begin
     select case

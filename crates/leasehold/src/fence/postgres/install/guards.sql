@@ -109,9 +109,14 @@ begin
 end
 $$;
 
--- The column, and its CHECK. Returns the resource's name.
+-- The column, its CHECK, and the marks that the table has from before. Returns the resource's
+-- name. The table is locked first: no writer comes between a look at its tokens and its guard.
 create or replace function leasehold_fence.prepare_table(target regclass, of_resource text)
 returns text language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+    resource text;
+    before text[];
+    old text;
 begin
     if not exists (select from pg_class where oid = target and relkind in ('r', 'p')) then
         raise exception '% is no table that can be guarded', target;
@@ -121,6 +126,27 @@ begin
             using hint = 'Guard the table above it: that guards this one too. By itself it could '
                          'be written through the other.';
     end if;
+    if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
+        raise exception 'tables are guarded under read committed: this transaction does not see '
+            'the tokens that were written since it began'
+            using hint = 'begin isolation level read committed';
+    end if;
+    execute format('lock table %s in access exclusive mode', target);
+    -- Only now: it may have been renamed while we waited.
+    resource := coalesce(of_resource, target::text);
+    before := array(select leasehold_fence.resources(target));
+    foreach old in array before loop
+        -- Who has raised an old mark and not committed has no lock on the table yet. It may ask
+        -- for one: to wait for it here could be a deadlock.
+        if old <> resource
+            and not pg_try_advisory_xact_lock(hashtextextended('leasehold_fence/' || old, 0))
+        then
+            raise exception using errcode = '55P03',
+                message = format('a transaction with a token of %s is under way', old),
+                hint = 'Guard the table again when it has ended.';
+        end if;
+    end loop;
+    perform leasehold_fence.carry(before, resource);
     execute format('alter table %s add column if not exists fence_token bigint not null default 0',
                    target);
     if not exists (select from pg_constraint
@@ -128,14 +154,17 @@ begin
         execute format('alter table %s add constraint leasehold_fence_token '
                        'check (fence_token >= 0)', target);
     end if;
-    perform leasehold_fence.unguard_table(target);
-    return coalesce(of_resource, target::text);
+    execute format('comment on constraint leasehold_fence_token on %s is %L', target,
+                   'fenced as ' || (select jsonb_agg(distinct r)::text
+                                    from unnest(before || resource) r));
+    return resource;
 end
 $$;
 
 -- From now on the table takes no INSERT, UPDATE, DELETE, COPY, MERGE or TRUNCATE without a
 -- token that is at least the highest that the resource has seen. Tables that share a
--- resource share its mark. Returns the resource; its name is the table's, unless given.
+-- resource share its mark. Returns the resource; its name is the table's, unless given. A mark
+-- begins at the greatest that the table has: of its earlier marks and the tokens of its rows.
 -- Again after new partitions were added: only then their own TRUNCATE is guarded.
 create or replace function leasehold_fence.guard_table(
     target regclass, of_resource text default null)
@@ -143,8 +172,20 @@ returns text language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
     resource text := leasehold_fence.prepare_table(target, of_resource);
     partitioned boolean := (select relkind = 'p' from pg_class where oid = target);
+    highest bigint;
     member regclass;
 begin
+    -- What a guard with this mark let in is no higher than it: a large table is not read again.
+    if leasehold_fence.seed(resource, null) is null or exists (
+        select from leasehold_fence.members(target) m where not exists (
+            select from pg_trigger t
+            where t.tgrelid = m and t.tgname = 'leasehold_fence_statement' and t.tgenabled <> 'D'
+                and leasehold_fence.first_argument(t.tgargs) = resource))
+    then
+        execute format('select max(fence_token) from %s', target) into highest;
+        perform leasehold_fence.seed(resource, coalesce(highest, 0));
+    end if;
+    perform leasehold_fence.unguard_table(target);
     for member in select * from leasehold_fence.members(target) loop
         execute format('create trigger leasehold_fence_statement '
                        'before insert or update or delete or truncate on %s '
@@ -198,6 +239,7 @@ begin
     if key is null then
         raise exception '% has no primary key, so its rows cannot be told apart', target;
     end if;
+    perform leasehold_fence.unguard_table(target);
     for member in select * from leasehold_fence.members(target) loop
         execute format('create trigger leasehold_fence_truncate before truncate on %s '
                        'for each statement execute function leasehold_fence.guard_truncate(%L)',

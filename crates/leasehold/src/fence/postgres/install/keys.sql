@@ -61,6 +61,8 @@ create or replace function leasehold_fence.advance_row(
     of_resource text, key jsonb, with_token bigint)
 returns bigint language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
+    -- So that prepare_table knows of us.
+    perform pg_advisory_xact_lock_shared(hashtextextended('leasehold_fence/' || of_resource, 0));
     return leasehold_fence.raise_mark(
         leasehold_fence.row_of(of_resource, key, array(select jsonb_object_keys(key))),
         with_token);
