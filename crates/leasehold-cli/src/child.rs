@@ -15,6 +15,7 @@ use tokio::signal::unix::{self, SignalKind};
 
 use crate::exit::killed_by;
 use crate::go::{Go, Starter};
+use crate::nested::Inherited;
 use crate::trampoline;
 
 /// How often to look whether the rest of the group is gone, once its leader is:
@@ -43,8 +44,9 @@ pub(crate) enum Change {
 impl Child {
     /// Prepares the command: its process is there and waits for the go, through the
     /// [trampoline](crate::trampoline). Must be called on the main thread: the command
-    /// dies with the thread that started it. Dropped, it ends.
-    pub(crate) fn prepare(command: &[OsString]) -> io::Result<Self> {
+    /// dies with the thread that started it. Dropped, it ends. These variables are added to
+    /// the command's environment.
+    pub(crate) fn prepare(command: &[OsString], inherited: Inherited) -> io::Result<Self> {
         // Orphans of the group come to us instead of to init, so that their ends are
         // seen (not every container's init reaps them).
         set_child_subreaper(Some(getpid()))?;
@@ -52,8 +54,8 @@ impl Child {
         SigSet::from(Blockable::SIGCHLD).thread_unblock()?;
         // Before the first death could happen.
         let deaths = unix::signal(SignalKind::child())?;
-        let (starter, inherited) = Starter::new()?;
-        let child = trampoline::start(command, &inherited)?;
+        let (starter, pipe) = Starter::new()?;
+        let child = trampoline::start(command, &pipe, inherited)?;
         let group = Pid::from_child(&child);
         Ok(Self { group, starter: Some(starter), deaths, exit_code: None })
     }

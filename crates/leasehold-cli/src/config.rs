@@ -1,7 +1,7 @@
 //! The config file: defaults for what is not said on the command line or in the
 //! environment.
 
-use std::path::{Path, PathBuf};
+use std::path::{self, Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs, io};
 
@@ -10,10 +10,13 @@ use serde::Deserialize;
 
 use crate::args::Require;
 use crate::exit::{Failure, USAGE};
+use crate::nested::CONFIG;
 
 /// What the file says.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Config {
+    /// Where it is, in full.
+    pub(crate) file: Option<PathBuf>,
     pub(crate) store: Option<String>,
     pub(crate) require: Option<Require>,
     pub(crate) ttl: Option<Duration>,
@@ -36,13 +39,21 @@ impl Config {
     /// Reads `$LEASEHOLD_CONFIG`, which must be there; else the user's own, if it is.
     pub(crate) fn load() -> Result<Self, Failure> {
         let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let asked_for = set("LEASEHOLD_CONFIG");
+        let asked_for = env::var_os(CONFIG).map(PathBuf::from);
+        if asked_for.as_deref().is_some_and(|path| path.as_os_str().is_empty()) {
+            // A variable that is not set: another file may name another store.
+            let message = "LEASEHOLD_CONFIG is empty: name a config file, or unset it";
+            return Err(Failure::new(USAGE, message));
+        }
         let folder = || set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")));
         let path =
             asked_for.clone().or_else(|| Some(folder()?.join("leasehold").join("config.toml")));
         let Some(path) = path else { return Ok(Self::default()) };
         match fs::read_to_string(&path) {
-            Ok(text) => Self::parse(&text).map_err(|why| refuse(&path, &why)),
+            Ok(text) => {
+                let config = Self::parse(&text).map_err(|why| refuse(&path, &why))?;
+                Ok(Self { file: path::absolute(&path).ok(), ..config })
+            }
             Err(error) if asked_for.is_none() && is_absent(&error) => Ok(Self::default()),
             Err(error) => Err(refuse(&path, &format!("cannot be read: {error}"))),
         }
@@ -55,6 +66,7 @@ impl Config {
             format!("line {line}: {}", error.message().trim_end())
         })?;
         Ok(Self {
+            file: None,
             store: keys.store,
             require: keys.require.as_deref().map(require).transpose()?,
             ttl: keys.ttl.as_deref().map(|text| duration("ttl", text)).transpose()?,
@@ -92,6 +104,7 @@ mod tests {
         let text = "store = \"sqlite:/x\"\nrequire = \"quorum\"\nttl = \"1m\"\nwait = \"5s\"\n\
                     grace = \"2s\"\n";
         let config = Config {
+            file: None,
             store: Some("sqlite:/x".to_owned()),
             require: Some(Require::Quorum),
             ttl: Some(Duration::from_secs(60)),

@@ -10,6 +10,7 @@ Examples:
 No server is needed: the embedded store of this user is the default. Another one is chosen by
 --store, LEASEHOLD_STORE, or `store = \"URL\"` in the config file (LEASEHOLD_CONFIG, else
 ~/.config/leasehold/config.toml), in this order; other users, sudo and cron need the same one.
+An empty URL is refused: it is most likely a variable that is not set.
 LEASEHOLD_LOG sets a log filter.
 Every command explains itself: `leasehold run --help`.";
 
@@ -25,6 +26,8 @@ The command finds in its environment:
   LEASEHOLD_TOKEN  the fencing token, higher than every earlier holder's: give it to
                    the resource with every write, and let that refuse a lower one
   LEASEHOLD_OWNER  the unique id of this acquisition
+  LEASEHOLD_STORE  the store as it was given, with ${...} unresolved and paths in full, so
+                   that a leasehold inside of the command uses the same one; sudo drops it
 
 The command runs in a process group of its own. TERM, INT, HUP, QUIT, USR1, USR2 and TSTP
 are passed on to the group. When the lease is lost, or is in doubt with less than the grace

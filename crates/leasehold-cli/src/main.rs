@@ -15,6 +15,7 @@ mod help;
 mod list;
 mod log;
 mod manual;
+mod nested;
 mod plan;
 mod program;
 mod report;

@@ -32,7 +32,7 @@ async fn hold_and_run(plan: &Plan) -> Result<u8, Failure> {
     let mut signals = Signals::listen().map_err(|error| Failure::broken("no signals", &error))?;
     let alarm = Clock::boot().alarm().map_err(|error| Failure::broken("no timer", &error))?;
     // Before the claim, which names the command's group.
-    let child = Child::prepare(&plan.command)
+    let child = Child::prepare(&plan.command, plan.store.inherited())
         .map_err(|error| Failure::broken("cannot start a process", &error))?;
     let group = child.group().as_raw_nonzero().get().unsigned_abs();
     let client = plan.store.client(plan.label()).process_group(group);

@@ -2,6 +2,7 @@
 //! A URL refers to them as `${env:NAME}` or `${file:/path}`; what was put in its place,
 //! and a password written into the URL itself, is blotted out of everything we say.
 
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::{env, fs};
 
@@ -15,20 +16,39 @@ const SHORTEST: usize = 3;
 
 const BLOT: &str = "***";
 
-/// Puts in what a URL refers to.
-pub(crate) fn resolve(url: &str) -> Result<String, Failure> {
-    let (mut resolved, mut rest) = (String::new(), url);
+/// A piece of a URL as it is written.
+enum Part<'a> {
+    Text(&'a str),
+    /// What is between `${` and `}`.
+    Reference(&'a str),
+}
+
+fn parts(url: &str) -> Result<Vec<Part<'_>>, Failure> {
+    let (mut parts, mut rest) = (Vec::new(), url);
     while let Some((before, reference)) = rest.split_once("${") {
         let Some((reference, after)) = reference.split_once('}') else {
             return Err(refuse("a reference begins with \"${\" but does not end with \"}\""));
         };
-        let value = look_up(reference)?;
-        remember(&value);
-        resolved.push_str(before);
-        resolved.push_str(&value);
+        parts.extend([Part::Text(before), Part::Reference(reference)]);
         rest = after;
     }
-    resolved.push_str(rest);
+    parts.push(Part::Text(rest));
+    Ok(parts)
+}
+
+/// Puts in what a URL refers to.
+pub(crate) fn resolve(url: &str) -> Result<String, Failure> {
+    let mut resolved = String::new();
+    for part in parts(url)? {
+        match part {
+            Part::Text(text) => resolved.push_str(text),
+            Part::Reference(reference) => {
+                let value = look_up(reference)?;
+                remember(&value);
+                resolved.push_str(&value);
+            }
+        }
+    }
     if let Some((_, password, _)) = password(&resolved) {
         remember(password);
     }
@@ -50,7 +70,12 @@ fn look_up(reference: &str) -> Result<String, Failure> {
         _ => return Err(refuse("a reference is either ${env:NAME} or ${file:/path}")),
     };
     // Files end with a newline that is no part of the secret.
-    Ok(value.trim_end_matches(['\r', '\n']).to_owned())
+    let value = value.trim_end_matches(['\r', '\n']);
+    if value.is_empty() {
+        // `sqlite:${env:UNSET}` would be this user's own store.
+        return Err(refuse(&format!("\"${{{reference}}}\" is empty")));
+    }
+    Ok(value.to_owned())
 }
 
 fn refuse(why: &str) -> Failure {
@@ -75,6 +100,32 @@ pub(crate) fn named(url: &str) -> String {
         Some((before, _, after)) => format!("{before}{BLOT}{after}"),
         None => url.to_owned(),
     }
+}
+
+/// Whether a URL holds a password itself, and not only a reference to one.
+pub(crate) fn holds_password(url: &str) -> bool {
+    let text = |part| match part {
+        Part::Text(text) => text,
+        Part::Reference(_) => "",
+    };
+    let Ok(parts) = parts(url) else { return true };
+    let bare: String = parts.into_iter().map(text).collect();
+    let in_parameter =
+        bare.split("password=").skip(1).any(|value| !value.starts_with('&') && !value.is_empty());
+    in_parameter || password(&bare).is_some_and(|(_, password, _)| !password.is_empty())
+}
+
+/// A URL whose references name their files in full, as seen from this folder.
+pub(crate) fn with_files_in(url: &str, folder: &Path) -> String {
+    let Ok(parts) = parts(url) else { return url.to_owned() };
+    let full = |part| match part {
+        Part::Text(text) => text.to_owned(),
+        Part::Reference(reference) => match reference.strip_prefix("file:") {
+            Some(path) => format!("${{file:{}}}", folder.join(path).display()),
+            None => format!("${{{reference}}}"),
+        },
+    };
+    parts.into_iter().map(full).collect()
 }
 
 /// What is before, in, and after the password of `scheme://user:password@host`.
@@ -111,6 +162,10 @@ mod tests {
             assert!(resolve(url).is_err(), "{url}");
         }
         assert_eq!(resolve("sqlite:/a$b{c}").unwrap(), "sqlite:/a$b{c}");
+        let folder = tempfile::tempdir().unwrap();
+        let empty = folder.path().join("empty");
+        fs::write(&empty, "\n").unwrap();
+        assert!(resolve(&format!("sqlite:${{file:{}}}", empty.display())).is_err());
     }
 
     #[test]

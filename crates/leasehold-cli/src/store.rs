@@ -3,12 +3,14 @@
 
 use std::fmt;
 use std::future::Future;
+use std::path::PathBuf;
 
 use leasehold::{Connect, Consistency, Error, Locks};
 
 use crate::args::{OnStore, Require};
 use crate::config::Config;
 use crate::exit::{Failure, HELD, USAGE};
+use crate::nested::{self, Inherited};
 use crate::secrets;
 
 /// The embedded store of this user.
@@ -17,13 +19,27 @@ const DEFAULT: &str = "sqlite:";
 /// A store to be connected to.
 pub(crate) struct Store {
     url: String,
+    /// As the user wrote it.
+    given: String,
+    /// The config file, if it is written there.
+    file: Option<PathBuf>,
     required: Option<Consistency>,
 }
 
 impl Store {
     pub(crate) fn resolve(args: OnStore, config: &Config) -> Result<Self, Failure> {
-        let given = args.store.filter(|url| !url.is_empty()).or_else(|| config.store.clone());
-        let given = given.unwrap_or_else(|| DEFAULT.to_owned());
+        let (given, file) = match (args.store, &config.store) {
+            (Some(url), _) => (url, None),
+            (None, Some(url)) => (url.clone(), config.file.clone()),
+            (None, None) => (DEFAULT.to_owned(), None),
+        };
+        if given.is_empty() {
+            // A variable that is not set. The default would be another store than the one that
+            // was meant, and would keep nobody out.
+            let message = "the store's URL is empty (in --store, LEASEHOLD_STORE or the config \
+                           file): name the store, or leave it out; this user's own is sqlite:";
+            return Err(Failure::new(USAGE, message));
+        }
         let url = secrets::resolve(&given)?;
         if !url.split_once(':').is_some_and(|(scheme, _)| is_scheme(scheme)) {
             // What was put in may be a secret: only what was given is repeated.
@@ -34,7 +50,7 @@ impl Store {
             return Err(Failure::new(USAGE, message));
         }
         let required = args.require.or(config.require).map(Require::consistency);
-        Ok(Self { url, required })
+        Ok(Self { url, given, file, required })
     }
 
     /// Its URL, secrets and all.
@@ -45,6 +61,11 @@ impl Store {
     /// What its URL begins with.
     pub(crate) fn scheme(&self) -> &str {
         self.url.split_once(':').map_or("", |(scheme, _)| scheme)
+    }
+
+    /// What a command under a lock of it inherits, to find it again.
+    pub(crate) fn inherited(&self) -> Inherited {
+        nested::inherited(&self.given, &self.url, self.file.as_deref())
     }
 
     /// A client of it that calls itself so.

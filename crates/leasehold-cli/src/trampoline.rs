@@ -16,21 +16,27 @@ use rustix::termios::tcgetpgrp;
 
 use crate::exit::{BROKEN, Failure};
 use crate::go::{self, Go};
+use crate::nested::Inherited;
 use crate::{program, terminal};
 
 /// The word that asks for it. Not for people, so no part of the documented arguments.
 const WORD: &str = "__exec";
 
 /// Starts a trampoline for this command, as leader of a process group of its own. It
-/// waits at the inherited end of a pipe.
-pub(crate) fn start(command: &[OsString], inherited: &OwnedFd) -> io::Result<Child> {
+/// waits at the end of a pipe, and passes these variables on.
+pub(crate) fn start(
+    command: &[OsString],
+    pipe: &OwnedFd,
+    inherited: Inherited,
+) -> io::Result<Child> {
     // Not the path of this program: that may be another one by now.
     Command::new("/proc/self/exe")
         .arg0("leasehold")
         .arg(WORD)
         .arg(getpid().as_raw_nonzero().to_string())
-        .arg(inherited.as_raw_fd().to_string())
+        .arg(pipe.as_raw_fd().to_string())
         .args(command)
+        .envs(inherited)
         .process_group(0)
         .spawn()
 }

@@ -6,6 +6,7 @@ mod exit_codes;
 mod forcing;
 mod looking;
 mod manual;
+mod nesting;
 mod postgres;
 mod scene;
 mod settings;
