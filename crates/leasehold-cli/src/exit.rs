@@ -1,12 +1,14 @@
 //! How the command ends: exit codes, and the one line on stderr that explains them.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::error::Error as StdError;
 use std::fmt::{self, Display};
-use std::io::{self, Write};
+use std::panic::PanicHookInfo;
 use std::process::ExitCode;
 
 use leasehold::{Error, ErrorKind};
 
+use crate::outbox::{self, Line};
 use crate::{secrets, words};
 
 /// `release`: nobody held the lock.
@@ -72,10 +74,19 @@ pub(crate) fn killed_by(signal: i32) -> u8 {
     u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(128))
 }
 
-/// One line to the user, without secrets. Nobody may be listening, and that is no reason to stop.
+/// One line to the user, without secrets. It does not wait until somebody reads it.
 pub(crate) fn tell(message: impl Display) {
     let line = words::printable(&secrets::blot(&message.to_string()));
-    let _ = writeln!(io::stderr(), "leasehold: {line}");
+    outbox::send(Line::Message, format!("leasehold: {line}\n"));
+}
+
+/// Tells of a panic, with a backtrace where RUST_BACKTRACE asks for one.
+pub(crate) fn tell_panic(info: &PanicHookInfo<'_>) {
+    tell(format_args!("this is a defect, please report it: {info}"));
+    let trace = Backtrace::capture();
+    if trace.status() == BacktraceStatus::Captured {
+        outbox::send(Line::Message, secrets::blot(&format!("{trace}\n")));
+    }
 }
 
 /// An error and what caused it, in one line. What a message quotes is not said again.
@@ -98,6 +109,8 @@ impl Display for Chain<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[test]

@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use tracing_subscriber::EnvFilter;
 
 use crate::exit::{Failure, USAGE};
+use crate::outbox::{self, Line};
 use crate::secrets;
 
 /// Turns the log on, as `LEASEHOLD_LOG` says, else by the number of `-v`.
@@ -22,19 +23,17 @@ pub(crate) fn init(verbosity: u8) -> Result<(), Failure> {
         let message = format!("LEASEHOLD_LOG: {error}; write for example LEASEHOLD_LOG=info");
         Failure::new(USAGE, message)
     })?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Line);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Lines);
     log.with_ansi(io::stderr().is_terminal()).with_target(false).init();
     Ok(())
 }
 
 /// A line at a time, without secrets.
-struct Line;
+struct Lines;
 
-impl Write for Line {
+impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let text = secrets::blot(&String::from_utf8_lossy(line));
-        // Nobody may be listening, and that is no reason to stop.
-        let _ = io::stderr().write_all(text.as_bytes());
+        outbox::send(Line::Log, secrets::blot(&String::from_utf8_lossy(line)));
         Ok(line.len())
     }
 

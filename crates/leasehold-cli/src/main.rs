@@ -16,6 +16,7 @@ mod list;
 mod log;
 mod manual;
 mod nested;
+mod outbox;
 mod plan;
 mod program;
 mod report;
@@ -32,6 +33,7 @@ mod trampoline;
 mod watch;
 mod words;
 
+use std::panic;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -42,6 +44,9 @@ use plan::Plan;
 use trampoline::Trampoline;
 
 fn main() -> ExitCode {
+    let _last_words = outbox::Flush;
+    // The usual hook writes to stderr itself, and would wait for its reader.
+    panic::set_hook(Box::new(exit::tell_panic));
     let code = match Trampoline::from_args() {
         Some(trampoline) => trampoline.exec(),
         None => obey(Cli::parse()),

@@ -223,13 +223,14 @@ impl<'a> Supervisor<'a> {
                         Some(cause) if why == Why::Doubt => format!("{why} ({cause})"),
                         _ => why.to_string(),
                     };
+                    // Signal first, explain later: what is said may have to wait.
                     let left = now.until(kill_at);
-                    match left.is_zero() {
-                        true => tell(format_args!("killing the command: {why}")),
-                        false => tell(format_args!("ending the command within {left:.1?}: {why}")),
-                    }
-                    if !left.is_zero() {
+                    if left.is_zero() {
+                        self.child.signal(Signal::KILL);
+                        tell(format_args!("killing the command: {why}"));
+                    } else {
                         self.child.terminate();
+                        tell(format_args!("ending the command within {left:.1?}: {why}"));
                     }
                     self.ending = Some((kill_at, why));
                 }

@@ -34,9 +34,9 @@ pub(crate) fn print_json(document: &impl Serialize) -> Result<bool, Failure> {
     print(&(text + "\n"))
 }
 
-/// Writes a JSON document in one line.
-pub(crate) fn print_json_line(document: &impl Serialize) -> Result<bool, Failure> {
+/// A JSON document in one line.
+pub(crate) fn json_line(document: &impl Serialize) -> Result<String, Failure> {
     let text = serde_json::to_string(document);
     let text = text.map_err(|error| Failure::broken("cannot write the output", &error))?;
-    print(&(text + "\n"))
+    Ok(text + "\n")
 }

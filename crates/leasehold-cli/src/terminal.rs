@@ -73,7 +73,8 @@ impl Terminal {
     /// Undoes what a command that was killed may have left: no echo, raw input.
     pub(crate) fn reset_modes(&self) {
         if let Some(modes) = self.modes.as_ref().filter(|_| self.is_ours()) {
-            let _ = tcsetattr(&self.tty, OptionalActions::Drain, modes);
+            // Not after the output is drained: Ctrl-S may have stopped that for good.
+            let _ = tcsetattr(&self.tty, OptionalActions::Now, modes);
         }
     }
 

@@ -2,7 +2,7 @@
 //! between two looks is not seen.
 
 use std::collections::BTreeMap;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use leasehold::backend::LockInfo;
 use leasehold::{ErrorKind, Locks, Name, Result};
@@ -25,13 +25,10 @@ pub(crate) fn watch(args: Watch, config: &Config) -> Result<u8, Failure> {
         let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
         let mut watcher = Watcher { locks, name, json: args.json, seen: None, silent: false };
         loop {
-            if !watcher.look().await? {
-                return Ok(0);
-            }
             tokio::select! {
                 _ = interrupt.recv() => return Ok(0),
                 _ = terminate.recv() => return Ok(0),
-                () = tokio::time::sleep(args.every) => {}
+                is_read = watcher.turn(args.every) => if !is_read? { return Ok(0) },
             }
         }
     })
@@ -48,6 +45,15 @@ struct Watcher {
 }
 
 impl Watcher {
+    /// Looks once, and rests; whether anyone still reads.
+    async fn turn(&mut self, every: Duration) -> Result<bool, Failure> {
+        let is_read = self.look().await?;
+        if is_read {
+            tokio::time::sleep(every).await;
+        }
+        Ok(is_read)
+    }
+
     /// Looks once and prints what changed; whether anyone still reads it.
     async fn look(&mut self) -> Result<bool, Failure> {
         let now = match self.ask().await {
@@ -73,7 +79,7 @@ impl Watcher {
         for (name, info) in &now {
             let before = self.seen.as_ref().map(|seen| seen.get(name));
             for change in changes(before, info) {
-                if !self.print(&change)? {
+                if !self.print(&change).await? {
                     return Ok(false);
                 }
             }
@@ -101,11 +107,15 @@ impl Watcher {
         Ok(now)
     }
 
-    fn print(&self, change: &Change) -> Result<bool, Failure> {
+    /// Prints a change; whether anyone still reads.
+    async fn print(&self, change: &Change<'_>) -> Result<bool, Failure> {
         let at = SystemTime::now();
-        match self.json {
-            true => screen::print_json_line(&change.report(at)),
-            false => screen::print(&change.line(at)),
-        }
+        let text = match self.json {
+            true => screen::json_line(&change.report(at))?,
+            false => change.line(at),
+        };
+        // On another thread: while the reader does not read, a signal must end this one.
+        let printing = tokio::task::spawn_blocking(move || screen::print(&text)).await;
+        printing.map_err(|error| Failure::broken("cannot write the output", &error))?
     }
 }

@@ -2,6 +2,7 @@
 //! to happen.
 
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -112,11 +113,23 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(mut command: Command) -> Self {
-        let file = || tempfile::tempfile().expect("a temporary file");
-        let (stdout, stderr) = (file(), file());
-        let second = |file: &File| file.try_clone().expect("a second handle");
-        command.stdout(second(&stdout)).stderr(second(&stderr));
+    pub(crate) fn start(command: Command) -> Self {
+        Self::start_into(command, None, None)
+    }
+
+    /// The same with an output of the caller's own, of which nothing is seen here.
+    pub(crate) fn start_into(
+        mut command: Command,
+        stdout: Option<OwnedFd>,
+        stderr: Option<OwnedFd>,
+    ) -> Self {
+        let into = |given: Option<OwnedFd>| {
+            let file = tempfile::tempfile().expect("a temporary file");
+            let second = file.try_clone().expect("a second handle");
+            (file, given.map_or_else(|| Stdio::from(second), Stdio::from))
+        };
+        let ((stdout, out), (stderr, err)) = (into(stdout), into(stderr));
+        command.stdout(out).stderr(err);
         Self { child: command.spawn().expect("it starts"), stdout, stderr }
     }
 
