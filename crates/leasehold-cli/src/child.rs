@@ -15,6 +15,7 @@ use tokio::signal::unix::{self, SignalKind};
 
 use crate::exit::killed_by;
 use crate::go::{Go, Starter};
+use crate::members;
 use crate::nested::Inherited;
 use crate::trampoline;
 
@@ -30,6 +31,8 @@ pub(crate) struct Child {
     starter: Option<Starter>,
     deaths: unix::Signal,
     exit_code: Option<u8>,
+    /// A member that lived the last time: while it does, there is no need to look for others.
+    witness: Option<Pid>,
 }
 
 /// What happened to the group.
@@ -37,7 +40,7 @@ pub(crate) struct Child {
 pub(crate) enum Change {
     /// The command was stopped, by this signal.
     Stopped(Signal),
-    /// The command ended with this exit code, and no member of its group is left.
+    /// The command ended with this exit code, and no member of its group lives.
     Gone(u8),
 }
 
@@ -57,7 +60,7 @@ impl Child {
         let (starter, pipe) = Starter::new()?;
         let child = trampoline::start(command, &pipe, inherited)?;
         let group = Pid::from_child(&child);
-        Ok(Self { group, starter: Some(starter), deaths, exit_code: None })
+        Ok(Self { group, starter: Some(starter), deaths, exit_code: None, witness: None })
     }
 
     /// Lets the command begin.
@@ -77,8 +80,10 @@ impl Child {
                 return Change::Stopped(signal);
             }
             match self.exit_code {
-                Some(code) if self.is_gone() => return Change::Gone(code),
-                Some(_) => {
+                Some(code) => {
+                    if self.is_gone() {
+                        return Change::Gone(code);
+                    }
                     let _ = tokio::time::timeout(LOOK_AGAIN, self.deaths.recv()).await;
                 }
                 None => {
@@ -132,9 +137,24 @@ impl Child {
         }
     }
 
-    fn is_gone(&self) -> bool {
+    fn is_gone(&mut self) -> bool {
         // Other errors mean that members are there which we may not signal.
-        test_kill_process_group(self.group) == Err(Errno::SRCH)
+        if test_kill_process_group(self.group) == Err(Errno::SRCH) {
+            return true;
+        }
+        if self.witness.is_some_and(|pid| members::lives_in(pid, self.group)) {
+            return false;
+        }
+        // Members may be zombies that are not ours to reap: their parent left the group. Two
+        // looks, since a member that forks during one may be missed by it.
+        for _ in 0..2 {
+            let living = members::living(self.group);
+            if living.as_ref().is_none_or(|living| !living.is_empty()) {
+                self.witness = living.and_then(|living| Some(living.first()?.pid));
+                return false;
+            }
+        }
+        true
     }
 }
 

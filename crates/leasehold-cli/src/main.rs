@@ -15,6 +15,7 @@ mod help;
 mod list;
 mod log;
 mod manual;
+mod members;
 mod nested;
 mod outbox;
 mod plan;

@@ -122,6 +122,26 @@ fn the_lock_is_kept_until_the_whole_group_is_gone() {
     assert!(scene.path("done").exists());
 }
 
+/// A lock was held for 25 s after a command of 0.5 s: a zombie was taken for a member.
+#[test]
+fn a_zombie_that_nobody_reaps_does_not_keep_the_lock() {
+    let scene = Scene::new();
+    // The parent leaves the group and does not wait for its child, which ends in it.
+    let leave = "$child = fork or exit; setpgrp(0, 0); open F, '>', 'left'; \
+                 print F \"$$ $child\\n\"; close F; sleep 100";
+    let script = format!("perl -e \"$LEAVE\" > /dev/null 2>&1 & {}; exit 3", until("left"));
+    let mut run = scene.run("", &script);
+    run.env("LEAVE", leave);
+    let ended = ended(run);
+    let pids = scene.line("left");
+    let (parent, zombie) = pids.split_once(' ').expect("two process ids");
+    let stat = fs::read_to_string(format!("/proc/{zombie}/stat")).unwrap_or_default();
+    send(parent.parse().expect("a process id"), Signal::KILL);
+    assert!(stat.contains(") Z "), "no zombie: {stat:?}");
+    assert_eq!(ended.code, Some(3), "{ended:?}");
+    assert!(ended.stderr.contains("left the command's group"), "{ended:?}");
+}
+
 #[test]
 fn a_command_is_asked_to_end_before_its_term_does() {
     let scene = Scene::new();
