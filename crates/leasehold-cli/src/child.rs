@@ -9,7 +9,7 @@ use nix::sys::signal::{SigSet, Signal as Blockable};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpgid, getpid, kill_process, kill_process_group,
-    set_child_subreaper, test_kill_process_group, wait,
+    set_child_subreaper, test_kill_process, test_kill_process_group, wait,
 };
 use tokio::signal::unix::{self, SignalKind};
 
@@ -93,20 +93,46 @@ impl Child {
         }
     }
 
-    /// Sends a signal to every member of the group, and to the command itself if it has
-    /// joined another. What is gone needs none.
-    pub(crate) fn signal(&self, signal: Signal) {
-        let _ = kill_process_group(self.group, signal);
-        // Until it is reaped the number is the command's.
-        if self.exit_code.is_none() && getpgid(Some(self.group)) != Ok(self.group) {
-            let _ = kill_process(self.group, signal);
+    /// Sends a signal to every member of the group that may be signalled, and to the command
+    /// itself if it has joined another. `false` if that is none of those that are there.
+    pub(crate) fn signal(&self, signal: Signal) -> bool {
+        let mut sent = kill_process_group(self.group, signal);
+        if self.has_left_its_group() {
+            sent = kill_process(self.group, signal);
         }
+        sent != Err(Errno::PERM)
     }
 
     /// Asks the group to end. What is stopped has to run to hear of it.
     pub(crate) fn terminate(&self) {
         self.signal(Signal::TERM);
         self.signal(Signal::CONT);
+    }
+
+    /// Whether nothing of the command may be signalled: all of it runs as another user.
+    pub(crate) fn is_out_of_reach(&self) -> bool {
+        test_kill_process_group(self.group) == Err(Errno::PERM)
+    }
+
+    /// What lives of the command and may not be signalled: what `sudo` and the like started.
+    /// A group of which a part may be signalled takes the signal without an error.
+    pub(crate) fn out_of_reach(&self) -> Option<String> {
+        let barred = |pid| test_kill_process(pid) == Err(Errno::PERM);
+        if let Some(living) = members::living(self.group) {
+            let barred = living.iter().filter(|member| barred(member.pid));
+            let barred: Vec<_> = barred.map(ToString::to_string).collect();
+            if !barred.is_empty() {
+                return Some(barred.join(", "));
+            }
+        } else if self.is_out_of_reach() {
+            return Some(format!("process group {}", self.group));
+        }
+        (self.has_left_its_group() && barred(self.group)).then(|| format!("pid {}", self.group))
+    }
+
+    /// Until it is reaped the number is the command's.
+    fn has_left_its_group(&self) -> bool {
+        self.exit_code.is_none() && getpgid(Some(self.group)) != Ok(self.group)
     }
 
     /// Whether processes go on that the command started and that left its group.

@@ -36,6 +36,10 @@ released when the whole group is gone, also when the command itself ended before
 When `leasehold` itself is killed (-9), the command is killed with it; what the command
 started may live on in its group, and then keeps the lock until it is gone or the TTL passes.
 
+A command that runs as another user (sudo) cannot be signalled. When it has to end, leasehold
+says so, tries again until it is gone, and exits with 202. `sudo leasehold run NAME -- CMD` can
+end it.
+
 Not watched: processes that leave the group (setsid, daemons). They are reported when the
 command ends, and their writes are stopped by the token only.
 

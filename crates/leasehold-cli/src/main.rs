@@ -28,6 +28,7 @@ mod secrets;
 mod show;
 mod signals;
 mod store;
+mod supervisor;
 mod table;
 mod terminal;
 mod trampoline;

@@ -3,18 +3,15 @@
 use std::env;
 use std::pin::pin;
 
-use leasehold::clock::{Alarm, Clock, Moment};
-use leasehold::{ErrorKind, EventKind, Events, HeldBy, Lease, LeaseState, Locks, Scope};
-use rustix::process::Signal;
+use leasehold::clock::Clock;
+use leasehold::{ErrorKind, EventKind, HeldBy, Lease, LeaseState, Locks, Scope};
 
-use crate::child::{Change, Child};
-use crate::course::{Course, Limits, Why};
-use crate::exit::{Chain, Failure, LOST, REFUSED, killed_by, tell};
-use crate::go::Go;
+use crate::child::Child;
+use crate::exit::{Failure, LOST, REFUSED, killed_by, tell};
 use crate::plan::Plan;
 use crate::signals::Signals;
-use crate::terminal::{self, Terminal};
-use crate::words;
+use crate::supervisor::Supervisor;
+use crate::{terminal, words};
 
 /// Runs the plan; the exit code, or why there is none of the command's own.
 pub(crate) fn run(plan: Plan) -> Result<u8, Failure> {
@@ -128,149 +125,4 @@ async fn release(locks: &Locks, lease: Lease) -> Result<(), Failure> {
 async fn let_background_finish(locks: &Locks, name: &str) {
     tokio::task::yield_now().await;
     let _ = locks.inspect(name).await;
-}
-
-/// The command while it runs, and what may end it.
-struct Supervisor<'a> {
-    lease: &'a Lease,
-    limits: Limits,
-    child: Child,
-    signals: Signals,
-    events: Events,
-    alarm: Alarm,
-    terminal: Option<Terminal>,
-    /// The command was told to end: why, and when it must be gone.
-    ending: Option<(Moment, String)>,
-    /// What the store said instead of an answer, the last time.
-    doubt: Option<String>,
-    /// The command was stopped from the terminal, by this signal.
-    stopped: Option<Signal>,
-}
-
-impl<'a> Supervisor<'a> {
-    fn start(
-        plan: &Plan,
-        lease: &'a Lease,
-        mut child: Child,
-        mut signals: Signals,
-        alarm: Alarm,
-        events: Events,
-    ) -> Result<Self, Failure> {
-        let limits = Limits::new(plan, lease, Clock::boot().now());
-        // While we waited, Ctrl-Z stopped us; from now on it has to stop the command first.
-        signals.also(Signal::TSTP).map_err(|error| Failure::broken("no signals", &error))?;
-        let mut terminal = Terminal::open();
-        let interactive = terminal.as_ref().is_some_and(Terminal::is_wanted);
-        child
-            .start(&Go::under(lease, interactive))
-            .map_err(|error| Failure::broken("the command's process is gone", &error))?;
-        if let Some(terminal) = terminal.as_mut().filter(|_| interactive) {
-            terminal.give(child.group());
-        }
-        let (ending, doubt, stopped) = (None, None, None);
-        Ok(Self { lease, limits, child, signals, events, alarm, terminal, ending, doubt, stopped })
-    }
-
-    /// Watches over lease and command until nothing of the command is left.
-    async fn watch(mut self) -> Result<u8, Failure> {
-        let exit_code = loop {
-            let next = self.steer();
-            tokio::select! {
-                biased;
-                change = self.child.changed() => match change {
-                    Change::Gone(exit_code) => break exit_code,
-                    Change::Stopped(signal) => self.suspend(signal),
-                },
-                signal = self.signals.next() => self.child.signal(signal),
-                // Proved, in doubt, lost: the course may be another one.
-                Some(event) = self.events.next() => {
-                    if let EventKind::Doubtful(error) = event.kind {
-                        self.doubt = Some(Chain(&error).to_string());
-                    }
-                }
-                () = self.alarm.until(next) => {}
-            }
-        };
-        if let Some(terminal) = &mut self.terminal {
-            terminal.take_back();
-            if self.ending.is_some() {
-                terminal.reset_modes();
-            }
-        }
-        if self.child.has_strays() {
-            tell("processes that left the command's group go on without the lock");
-        }
-        match self.ending {
-            None => Ok(exit_code),
-            Some((_, why)) => {
-                let message = format!("the command was ended: {why}; it may be half done");
-                Err(Failure::new(LOST, message))
-            }
-        }
-    }
-
-    /// Does what the lease's state asks for now, and says when to look again.
-    fn steer(&mut self) -> Moment {
-        let now = Clock::boot().now();
-        if self.ending.is_none() {
-            match self.limits.course(&self.lease.state(), self.lease.deadline(), now) {
-                Course::GoOn { until } => {
-                    self.resume();
-                    return until;
-                }
-                Course::End { kill_at, why } => {
-                    let why = match &self.doubt {
-                        Some(cause) if why == Why::Doubt => format!("{why} ({cause})"),
-                        _ => why.to_string(),
-                    };
-                    // Signal first, explain later: what is said may have to wait.
-                    let left = now.until(kill_at);
-                    if left.is_zero() {
-                        self.child.signal(Signal::KILL);
-                        tell(format_args!("killing the command: {why}"));
-                    } else {
-                        self.child.terminate();
-                        tell(format_args!("ending the command within {left:.1?}: {why}"));
-                    }
-                    self.ending = Some((kill_at, why));
-                }
-            }
-        }
-        match self.ending {
-            Some((kill_at, _)) if now < kill_at => kill_at,
-            _ => {
-                self.child.signal(Signal::KILL);
-                Moment::NEVER
-            }
-        }
-    }
-
-    /// The command was stopped. If the terminal did it, we stop as well, so that the
-    /// shell takes over; the lease is looked at before the command goes on.
-    fn suspend(&mut self, by: Signal) {
-        let Some(terminal) = &mut self.terminal else { return };
-        let wants_terminal = by == Signal::TTIN || by == Signal::TTOU;
-        if !wants_terminal && by != Signal::TSTP {
-            return;
-        }
-        self.stopped = Some(by);
-        if wants_terminal && terminal.is_ours() {
-            return;
-        }
-        terminal.take_back();
-        terminal.suspend();
-    }
-
-    /// Lets a command go on that was stopped from the terminal, with the terminal if we
-    /// have it. One that needs it stays stopped until we do.
-    fn resume(&mut self) {
-        let (Some(terminal), Some(by)) = (&mut self.terminal, self.stopped) else { return };
-        if terminal.is_ours() {
-            terminal.give(self.child.group());
-        } else if by != Signal::TSTP {
-            return;
-        }
-        self.stopped = None;
-        self.child.signal(Signal::CONT);
-    }
 }

@@ -9,6 +9,7 @@ mod looking;
 mod manual;
 mod nesting;
 mod postgres;
+mod privileged;
 mod scene;
 mod settings;
 mod supervision;

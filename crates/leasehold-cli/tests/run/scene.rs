@@ -152,6 +152,11 @@ impl Running {
         })
     }
 
+    /// Waits until it has said this on stderr.
+    pub(crate) fn tells(&self, part: &str) {
+        eventually(part, || text(&self.stderr).contains(part).then_some(()));
+    }
+
     /// Waits until it has printed this on stdout.
     pub(crate) fn prints(&self, part: &str) {
         eventually(part, || text(&self.stdout).contains(part).then_some(()));
