@@ -77,7 +77,9 @@ fn turns_of(output: &[u8]) -> Vec<Turn> {
 
 async fn both_make_progress_without_overlap(layout: &str, node_name: Option<&str>) {
     let server = Zookeeper::start().unwrap();
-    let foreign: Vec<_> = (0..EACH).map(|_| kazoo(&server, "/shared/job", node_name)).collect();
+    // They are read from the start: who fills its pipe while it has the lock keeps it.
+    let foreign = (0..EACH).map(|_| kazoo(&server, "/shared/job", node_name));
+    let foreign: Vec<_> = foreign.map(|each| tokio::spawn(each.wait_with_output())).collect();
     let url = url_at(server.addr(), &format!("/shared?session=10s&layout={layout}"));
     let ours: Vec<_> = (0..EACH).map(|_| tokio::spawn(contend(url.clone(), LASTS))).collect();
     let (mut turns, mut tokens) = (Vec::new(), Vec::new());
@@ -88,7 +90,7 @@ async fn both_make_progress_without_overlap(layout: &str, node_name: Option<&str
         }
     }
     for contender in foreign {
-        let output = contender.wait_with_output().await.unwrap();
+        let output = contender.await.unwrap().unwrap();
         assert!(output.status.success(), "kazoo failed: {}", output.status);
         turns.extend(turns_of(&output.stdout));
     }
