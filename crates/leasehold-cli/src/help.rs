@@ -51,7 +51,7 @@ Exit codes:
   127  the command was not found
   201  the lock is held by another (--exit-code changes it)
   202  the lease was lost, or was about to end, while the command ran
-  203  the store cannot be reached or used
+  203  the store cannot be reached or used, also when it goes away during --wait
   204  the store was refused as unsafe";
 
 /// `leasehold ls`.

@@ -7,7 +7,7 @@ use leasehold::clock::Clock;
 use leasehold::{ErrorKind, EventKind, HeldBy, Lease, LeaseState, Locks, Scope};
 
 use crate::child::Child;
-use crate::exit::{Failure, LOST, REFUSED, killed_by, tell};
+use crate::exit::{Chain, Failure, LOST, REFUSED, killed_by, tell};
 use crate::plan::Plan;
 use crate::signals::Signals;
 use crate::supervisor::Supervisor;
@@ -51,7 +51,7 @@ async fn hold_and_run(plan: &Plan) -> Result<u8, Failure> {
     ended.and_then(|exit_code| released.map(|()| exit_code))
 }
 
-/// Takes the lock, and says once for whom it has to wait.
+/// Takes the lock. Says once for whom it has to wait, and when the store goes away meanwhile.
 async fn acquire(plan: &Plan, locks: &Locks, signals: &mut Signals) -> Result<Lease, Failure> {
     let mut events = locks.events();
     let mut told = false;
@@ -65,12 +65,16 @@ async fn acquire(plan: &Plan, locks: &Locks, signals: &mut Signals) -> Result<Le
                     ErrorKind::Held(by) => Failure::new(plan.held_code, held(plan, by.as_ref())),
                     _ => Failure::from_library(&error, plan.held_code),
                 }),
-                Some(event) = events.next(), if !told => {
-                    if let EventKind::Waiting(by) = event.kind {
+                Some(event) = events.next() => match event.kind {
+                    EventKind::Waiting(by) if !told => {
                         tell_waiting(plan, by.as_ref());
                         told = true;
                     }
-                }
+                    EventKind::Troubled(error) => {
+                        tell(format_args!("still waiting for {:?}: {}", plan.name, Chain(&error)));
+                    }
+                    _ => {}
+                },
                 signal = signals.next() => break signal,
             }
         }

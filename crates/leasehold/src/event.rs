@@ -39,6 +39,9 @@ pub enum EventKind {
     Asked,
     /// It waits in line, behind whom.
     Waiting(Option<HeldBy>),
+    /// It waits in line, and the store has stopped answering, or answers with errors. It goes
+    /// on waiting while it may.
+    Troubled(Error),
     /// It got the lock.
     Granted {
         /// With this token.

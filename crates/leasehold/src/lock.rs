@@ -40,6 +40,9 @@ impl Lock {
 
     /// How long [`acquire`](Lock::acquire) and [`run`](Lock::run) wait for a lock that
     /// another holds. Default: for ever. Zero does not wait.
+    ///
+    /// It may be shorter than a round trip: the answer to a request that is under way when
+    /// patience ends is awaited for up to a second more, and a lock that is free is taken.
     pub fn wait(mut self, patience: Duration) -> Self {
         self.terms.patience = match patience.is_zero() {
             true => Patience::None,
@@ -99,7 +102,9 @@ impl Lock {
     /// # Errors
     ///
     /// [`ErrorKind::Held`](crate::ErrorKind::Held) when patience ran out, with who
-    /// holds it; otherwise as for [`try_acquire`](Lock::try_acquire).
+    /// holds it. If the store has stopped answering by then, the error says that, and since
+    /// when: at most a second after the end of patience. Otherwise as for
+    /// [`try_acquire`](Lock::try_acquire).
     ///
     /// # Cancel safety
     ///

@@ -1,6 +1,7 @@
 //! The real `leasehold`, each test with a store of its own. Nothing sleeps and
 //! hopes: what is expected is waited for, with a bound.
 
+mod away;
 mod blocked;
 mod exclusion;
 mod exit_codes;

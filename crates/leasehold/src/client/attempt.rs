@@ -20,6 +20,8 @@ use crate::observe::ClassId;
 use crate::owner::Owner;
 use crate::terms::{Patience, Terms};
 
+mod give_up;
+
 /// How many fresh owners an acquisition may use up when answers are lost or late.
 const ROUNDS: u32 = 3;
 /// How often an unanswered question is repeated before the caller is told.
@@ -44,31 +46,51 @@ pub(crate) async fn acquire(
     let mut attempt = Attempt::new(client, name, terms);
     attempt.announce(attempt.asked, EventKind::Asked);
     let taken = match terms.patience {
-        Patience::None | Patience::Forever => attempt.take().await.map(Some),
-        Patience::For(patience) => {
-            let until = attempt.asked + patience;
+        Patience::None | Patience::Forever => attempt.take().await,
+        Patience::For(_) => {
+            let (context, until) = (&client.context, attempt.until);
+            // Waiting ends with patience. A request that is under way gets a little longer: its
+            // answer says more than that there is none yet. (Patience may be shorter than one
+            // round trip.)
+            let last_call = async {
+                context.clock.sleep_until(until).await;
+                tokio::time::sleep(context.last_look()).await;
+            };
             tokio::select! {
                 biased;
-                taken = attempt.take() => taken.map(Some),
-                () = client.context.clock.sleep_until(until) => Ok(None),
+                taken = attempt.take() => taken,
+                () = last_call => Ok(Taken::NoAnswer),
             }
         }
     };
-    match taken {
-        Ok(Some(Taken::Lease(grant, now))) => Ok(Ok(attempt.succeed(grant, now))),
-        Ok(Some(Taken::Held(by))) => Ok(Err(attempt.unavailable(by))),
-        Ok(None) => match attempt.give_up().await {
-            Ok(by) => Ok(Err(attempt.unavailable(by))),
-            Err(error) => Err(attempt.fail(error)),
+    let error = match taken {
+        Ok(Taken::Lease(grant, now)) => return Ok(Ok(attempt.succeed(grant, now))),
+        Ok(Taken::Held(by)) => return Ok(Err(attempt.unavailable(by))),
+        Ok(Taken::OutOfPatience) => match attempt.give_up().await {
+            Ok(by) => return Ok(Err(attempt.unavailable(by))),
+            Err(error) => error,
         },
-        Err(error) => Err(attempt.fail(error)),
-    }
+        Ok(Taken::NoAnswer) => attempt.silence(),
+        Err(error) => error,
+    };
+    Err(attempt.fail(error))
 }
 
 enum Taken {
     /// With when it was found to be good.
     Lease(Grant, Moment),
     Held(Option<HeldBy>),
+    /// Nothing is under way.
+    OutOfPatience,
+    /// Out of patience, and what is under way got no answer.
+    NoAnswer,
+}
+
+/// How a wait in line ended.
+enum Waited {
+    Granted(Grant),
+    AskAgain,
+    OutOfPatience,
 }
 
 struct Attempt<'a> {
@@ -77,9 +99,13 @@ struct Attempt<'a> {
     claim: Claim,
     class: ClassId,
     asked: Moment,
+    /// When patience ends.
+    until: Moment,
     trace: Trace,
     /// Whom we were told to wait for; `None` while no store has told us to wait.
     waits_for: Option<Option<HeldBy>>,
+    /// When the store last told us to wait.
+    heard: Moment,
     /// Since when our place in line has been answered with errors; `None` while it is not.
     /// (That nothing is heard while waiting says nothing: there may be nothing to say.)
     troubled: Option<Moment>,
@@ -94,12 +120,18 @@ impl<'a> Attempt<'a> {
         claim.queue = terms.patience != Patience::None;
         let class = client.context.meter.class_of(&claim.name);
         let asked = client.now();
+        let until = match terms.patience {
+            Patience::For(patience) => asked + patience,
+            Patience::None | Patience::Forever => Moment::NEVER,
+        };
         Self {
             client,
             terms,
             claim,
             class,
             asked,
+            until,
+            heard: asked,
             trace: Trace::None,
             waits_for: None,
             troubled: None,
@@ -110,12 +142,17 @@ impl<'a> Attempt<'a> {
 
     async fn take(&mut self) -> Result<Taken> {
         let _pass: Option<Pass> = match self.claim.queue {
-            true => Some(self.client.turnstile.enter(&self.claim.name).await),
+            true => tokio::select! {
+                biased;
+                pass = self.client.turnstile.enter(&self.claim.name) => Some(pass),
+                () = self.out_of_patience() => return Ok(Taken::OutOfPatience),
+            },
             false => None,
         };
         let mut late = 0;
         loop {
-            let verdict = self.ask().await?;
+            let asked = self.ask().await.map_err(|error| self.since_when(error))?;
+            let Some(verdict) = asked else { return Ok(Taken::OutOfPatience) };
             self.client.context.failpoints.reach(Step::Answered);
             let grant = match verdict {
                 Verdict::Granted(grant) => grant,
@@ -124,8 +161,9 @@ impl<'a> Attempt<'a> {
                     return Ok(Taken::Held(by));
                 }
                 Verdict::Queued(by) => match self.wait(by).await {
-                    Some(grant) => grant,
-                    None => continue,
+                    Waited::Granted(grant) => grant,
+                    Waited::AskAgain => continue,
+                    Waited::OutOfPatience => return Ok(Taken::OutOfPatience),
                 },
             };
             if let Some((grant, now)) = self.whole(grant).await? {
@@ -135,7 +173,7 @@ impl<'a> Attempt<'a> {
             // Traps: acquire returned a lock that had already expired
             // (node-redlock#296), or after its session had (etcd#11456).
             late += 1;
-            if late == ROUNDS {
+            if late == ROUNDS || self.is_out_of_patience() {
                 let message = "grants keep coming after their own deadline: this store (or this \
                                process) is too slow for the TTL; use a longer one";
                 return Err(Error::new(ErrorKind::Unavailable, message));
@@ -145,17 +183,36 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// Completes when patience ends.
+    async fn out_of_patience(&self) {
+        match self.until {
+            Moment::NEVER => std::future::pending().await,
+            until => self.client.context.clock.sleep_until(until).await,
+        }
+    }
+
+    fn is_out_of_patience(&self) -> bool {
+        self.until != Moment::NEVER && self.client.now() >= self.until
+    }
+
     /// Asks the store for the lock, and finds out what became of it if there is no answer.
-    async fn ask(&mut self) -> Result<Verdict> {
+    /// `None` if patience ended in line.
+    async fn ask(&mut self) -> Result<Option<Verdict>> {
         let mut rounds = 0;
         loop {
             let again = self.trace == Trace::Place;
+            if again && self.is_out_of_patience() {
+                return Ok(None);
+            }
             self.trace = Trace::Unknown;
             self.client.context.failpoints.reach(Step::Asking);
             let error = match self.client.claims.send(self.claim.clone()).await {
-                Ok(verdict) => return Ok(verdict),
+                Ok(verdict) => return Ok(Some(verdict)),
                 Err(error) => error,
             };
+            if again {
+                self.note_trouble(&error);
+            }
             if error.outcome() == Outcome::NotApplied {
                 if !again {
                     self.trace = Trace::None;
@@ -175,7 +232,7 @@ impl<'a> Attempt<'a> {
             // it is barred by the question, and a fresh one tries again.
             self.stray_claim = again;
             if let Some(grant) = self.settle(&error).await? {
-                return Ok(Verdict::Granted(grant));
+                return Ok(Some(Verdict::Granted(grant)));
             }
             rounds += 1;
             if rounds == ROUNDS {
@@ -185,14 +242,25 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// In line, and the store answers with an error or not at all: the first time, everybody
+    /// hears of it.
+    fn note_trouble(&mut self, error: &Error) {
+        if self.troubled.is_none() {
+            let now = self.client.now();
+            self.troubled = Some(now);
+            self.announce(now, EventKind::Troubled(error.clone()));
+        }
+    }
+
     /// Bears an error while waiting: a pause, for as long as a TTL since the first of them;
     /// then the error is the caller's.
     async fn bear(&mut self, error: Error, attempt: u32) -> Result<()> {
         let now = self.client.now();
-        if self.troubled.get_or_insert(now).until(now) >= self.claim.ttl {
+        if self.troubled.is_some_and(|since| since.until(now) >= self.claim.ttl) {
             return Err(error);
         }
-        self.client.context.clock.sleep(backoff(attempt + 3)).await;
+        let again_at = now + backoff(attempt + 3);
+        self.client.context.clock.sleep_until(again_at.min(self.until)).await;
         Ok(())
     }
 
@@ -211,32 +279,39 @@ impl<'a> Attempt<'a> {
         Err(unanswered.clone())
     }
 
-    /// Waits in line; `None` when it is time to ask again.
-    async fn wait(&mut self, by: Option<HeldBy>) -> Option<Grant> {
+    /// Waits in line.
+    async fn wait(&mut self, by: Option<HeldBy>) -> Waited {
         self.trace = Trace::Place;
         self.troubled = None;
-        if self.waits_for.is_none() {
-            self.announce(self.client.now(), EventKind::Waiting(by.clone()));
+        self.heard = self.client.now();
+        let over = self.heard >= self.until;
+        if self.waits_for.is_none() && !over {
+            self.announce(self.heard, EventKind::Waiting(by.clone()));
         }
         self.waits_for = Some(by);
+        if over {
+            return Waited::OutOfPatience;
+        }
         let context = &self.client.context;
         context.failpoints.reach(Step::Queued);
         let waiting = context.backend.clone().wait(self.claim.clone());
         // An answer may be lost here as anywhere: asking again keeps the place in line.
         let turn = tokio::select! {
+            biased;
             turn = waiting => turn,
+            () = self.out_of_patience() => return Waited::OutOfPatience,
             () = context.clock.sleep(LONGEST_WAIT) => Ok(Turn::TryAgain),
         };
         context.failpoints.reach(Step::Called);
         match turn {
             Ok(Turn::Granted(grant)) => {
                 self.trace = Trace::Unknown;
-                Some(grant)
+                Waited::Granted(grant)
             }
             // Not at once: a store that says so for ever must not be asked without end.
             Ok(Turn::TryAgain) | Err(_) => {
                 context.clock.sleep(backoff(0)).await;
-                None
+                Waited::AskAgain
             }
         }
     }
@@ -290,28 +365,6 @@ impl<'a> Attempt<'a> {
         self.trace = Trace::None;
         self.stray_claim = false;
         Ok(())
-    }
-
-    /// Patience is over: leaves the line, and asks who holds the lock. An error if it
-    /// was not another's holding that used up the patience, but the store's silence.
-    async fn give_up(&mut self) -> Result<Option<HeldBy>> {
-        let silent = self.trace == Trace::Unknown && self.waits_for.is_none();
-        let undone = undo_once(self.client, &self.claim, self.trace).await;
-        if undone.is_ok() {
-            self.trace = Trace::None;
-        }
-        let asking = self.client.context.backend.clone().inspect(self.claim.name.clone());
-        let held = self.client.context.ask(asking).await.map(|info| info?.lease);
-        match held {
-            Ok(Some(lease)) if lease.owner != Some(self.claim.owner) => Ok(Some(lease.held_by)),
-            // Between two holders, or behind tasks of this client that had no turn yet.
-            Ok(_) if !silent => Ok(self.waits_for.take().flatten()),
-            Ok(_) => Err(Error::no_answer(self.client.context.request_timeout)),
-            Err(error) => match self.waits_for.take() {
-                Some(by) => Ok(by),
-                None => Err(error),
-            },
-        }
     }
 
     fn succeed(mut self, grant: Grant, now: Moment) -> Lease {

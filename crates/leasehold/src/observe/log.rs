@@ -14,6 +14,9 @@ pub(crate) fn log(store: &'static str, lock: &Name, owner: Option<Owner>, kind: 
             let by = by.as_ref().map(tracing::field::display);
             tracing::debug!(target: "leasehold", store, %lock, owner, by, "waiting");
         }
+        EventKind::Troubled(error) => {
+            tracing::warn!(target: "leasehold", store, %lock, owner, %error, "waiting, in trouble");
+        }
         EventKind::Granted { token, waited } => {
             let token = token.get();
             tracing::info!(target: "leasehold", store, %lock, owner, token, ?waited, "acquired");

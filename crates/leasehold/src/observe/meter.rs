@@ -139,6 +139,8 @@ impl Class {
                 self.acquire_seconds.record(*waited);
                 self.held.increment(1);
             }
+            // How it ends is counted.
+            EventKind::Troubled(_) => {}
             EventKind::Renewed => self.renewals_ok.increment(1),
             EventKind::Doubtful(_) => self.renewals_failed.increment(1),
             EventKind::Lost(loss) => {
