@@ -1,6 +1,7 @@
 //! Headers that belong to one connection and not to the request, RFC 9110 section 7.6.1.
 
 use hyper::HeaderMap;
+use hyper::body::Bytes;
 use hyper::header::{
     CONNECTION, EXPECT, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
@@ -34,14 +35,10 @@ pub(super) fn forward(headers: &mut HeaderMap, peer: Option<&HeaderValue>) {
         headers.remove(name);
     }
     let Some(peer) = peer else { return };
-    let line = match headers.get(X_FORWARDED_FOR) {
-        None => Some(peer.clone()),
-        Some(before) => {
-            let line = [before.as_bytes(), b", ", peer.as_bytes()].concat();
-            HeaderValue::from_maybe_shared(hyper::body::Bytes::from(line)).ok()
-        }
-    };
-    if let Some(line) = line {
+    // Several lines are one list, in their order: RFC 9110 section 5.3.
+    let before = headers.get_all(X_FORWARDED_FOR).iter().chain([peer]);
+    let line = before.map(HeaderValue::as_bytes).collect::<Vec<_>>().join(&b", "[..]);
+    if let Ok(line) = HeaderValue::from_maybe_shared(Bytes::from(line)) {
         headers.insert(X_FORWARDED_FOR, line);
     }
 }
@@ -68,5 +65,17 @@ mod tests {
         left.sort_unstable();
         assert_eq!(left, ["fencing-token", "x-forwarded-for", "x-public"]);
         assert_eq!(headers["x-forwarded-for"], "10.0.0.1, 127.0.0.1");
+    }
+
+    /// All but the first line were dropped, and with them the way the request had taken.
+    #[test]
+    fn every_line_of_the_way_so_far_is_passed_on() {
+        let mut headers = HeaderMap::new();
+        for line in ["10.0.0.1, 10.0.0.2", "10.0.0.3", "10.0.0.4"] {
+            headers.append(X_FORWARDED_FOR, HeaderValue::from_static(line));
+        }
+        forward(&mut headers, Some(&HeaderValue::from_static("127.0.0.1")));
+        let lines: Vec<_> = headers.get_all(X_FORWARDED_FOR).iter().collect();
+        assert_eq!(lines, ["10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.4, 127.0.0.1"]);
     }
 }
