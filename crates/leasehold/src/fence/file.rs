@@ -2,7 +2,8 @@
 //!
 //! Beside `report.csv` lies `report.csv.fence`, the highest token seen, twenty digits. Every
 //! write holds a lock on it, raises it, and then renames a new file into place: readers see
-//! the old or the new file, whole. Deleting leaves the sidecar behind as a tombstone.
+//! the old or the new file, whole. Deleting leaves the sidecar behind as a tombstone. Behind a
+//! symbolic link all of it happens where the link leads to.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -12,10 +13,14 @@ use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 
+use place::Place;
+
 use super::error::{FenceError, StaleToken};
 use super::rejection::rejected;
 use crate::error::Outcome;
 use crate::token::Token;
+
+mod place;
 
 /// How long a write waits for another one to the same file.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -26,6 +31,10 @@ const DIGITS: usize = 20;
 ///
 /// All calls block, shortly: they write to a disk. Not for network file systems, whose
 /// locks do not reach every host.
+///
+/// A symbolic link is followed and stays: the file that it leads to is written, and its mark is the
+/// same with the link and without. The file need not be there. A link into a folder that is not there,
+/// or in a circle, is an error.
 ///
 /// ```
 /// use leasehold::Token;
@@ -42,19 +51,15 @@ const DIGITS: usize = 20;
 #[derive(Debug, Clone)]
 pub struct FencedFile {
     path: PathBuf,
-    sidecar: PathBuf,
 }
 
 impl FencedFile {
     /// The file at this path; it need not exist, its directory must.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        let path = path.into();
-        let mut sidecar = path.clone().into_os_string();
-        sidecar.push(".fence");
-        Self { path, sidecar: sidecar.into() }
+        Self { path: path.into() }
     }
 
-    /// Where it is.
+    /// Where it is, as given.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -66,13 +71,13 @@ impl FencedFile {
     /// [`FenceError::Stale`] when a newer lease has been here. After
     /// [`FenceError::Failed`] the file is the old or the new one, whole.
     pub fn write(&self, token: Token, content: &[u8]) -> Result<(), FenceError> {
-        self.under(token, || {
-            let temporary = self.beside(".new");
-            let mut file = self.create(&temporary)?;
+        self.under(token, |place| {
+            let temporary = place.temporary();
+            let mut file = create(&temporary, &place.file)?;
             file.write_all(content)?;
             file.sync_all()?;
-            fs::rename(&temporary, &self.path)?;
-            self.sync_directory()
+            fs::rename(&temporary, &place.file)?;
+            sync_directory(place)
         })
     }
 
@@ -82,9 +87,9 @@ impl FencedFile {
     ///
     /// As [`FencedFile::write`].
     pub fn delete(&self, token: Token) -> Result<(), FenceError> {
-        self.under(token, || match fs::remove_file(&self.path) {
+        self.under(token, |place| match fs::remove_file(&place.file) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => self.sync_directory(),
+            _ => sync_directory(place),
         })
     }
 
@@ -94,7 +99,7 @@ impl FencedFile {
     ///
     /// As [`FencedFile::write`].
     pub fn advance(&self, token: Token) -> Result<(), FenceError> {
-        self.under(token, || Ok(()))
+        self.under(token, |_| Ok(()))
     }
 
     /// The highest token it has seen.
@@ -103,11 +108,7 @@ impl FencedFile {
     ///
     /// [`FenceError::Failed`] when the sidecar cannot be read.
     pub fn seen(&self) -> Result<Option<Token>, FenceError> {
-        let look = || match File::open(&self.sidecar) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-            Ok(sidecar) => mark(&sidecar),
-        };
+        let look = || Place::of(&self.path).and_then(|place| highest(place.sidecars()));
         look().map_err(|error| self.failed(Outcome::NotApplied, error))
     }
 
@@ -115,28 +116,29 @@ impl FencedFile {
     fn under(
         &self,
         token: Token,
-        change: impl FnOnce() -> io::Result<()>,
+        change: impl FnOnce(&Place) -> io::Result<()>,
     ) -> Result<(), FenceError> {
         let before = |error| self.failed(Outcome::NotApplied, error);
+        let place = Place::of(&self.path).map_err(before)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
-        let sidecar = options.open(&self.sidecar).map_err(before)?;
-        self.lock(&sidecar)?;
-        let seen = mark(&sidecar).map_err(before)?;
+        let sidecar = options.open(&place.sidecar).map_err(before)?;
+        self.lock(&sidecar, &place)?;
+        let seen = highest(place.sidecars()).map_err(before)?;
         if let Some(seen) = seen.filter(|seen| *seen > token) {
             let stale = StaleToken { given: token, seen };
             return Err(rejected("file", self.path.to_string_lossy(), stale).into());
         }
-        if seen != Some(token) {
+        if mark(&sidecar).map_err(before)? != Some(token) {
             // Before the change: after a crash between the two the mark is too high, which
             // only shuts out who was late anyway.
-            raise(&sidecar, token).and_then(|()| self.sync_directory()).map_err(before)?;
+            raise(&sidecar, token).and_then(|()| sync_directory(&place)).map_err(before)?;
         }
-        change().map_err(|error| self.failed(Outcome::Unknown, error))
+        change(&place).map_err(|error| self.failed(Outcome::Unknown, error))
         // Closing the sidecar unlocks it.
     }
 
-    fn lock(&self, sidecar: &File) -> Result<(), FenceError> {
+    fn lock(&self, sidecar: &File, place: &Place) -> Result<(), FenceError> {
         let pause = Duration::from_millis(2);
         for _ in 0..PATIENCE.as_millis() / pause.as_millis() {
             match flock(sidecar, FlockOperation::NonBlockingLockExclusive) {
@@ -148,45 +150,51 @@ impl FencedFile {
         let message = format!(
             "another process has locked {} for {PATIENCE:?}; look which (`fuser`): it may be \
              stopped in the middle of a write",
-            self.sidecar.display()
+            place.sidecar.display()
         );
         Err(self.failed(Outcome::NotApplied, io::Error::new(ErrorKind::TimedOut, message)))
-    }
-
-    fn beside(&self, suffix: &str) -> PathBuf {
-        let mut path = self.sidecar.clone().into_os_string();
-        path.push(suffix);
-        path.into()
-    }
-
-    /// A new file with the mode of the one that it is to replace.
-    fn create(&self, path: &Path) -> io::Result<File> {
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true);
-        match fs::metadata(&self.path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => options.open(path),
-            Err(error) => Err(error),
-            Ok(before) => {
-                // Closed to others until its mode is right.
-                let file = options.mode(0o600).open(path)?;
-                file.set_permissions(before.permissions())?;
-                Ok(file)
-            }
-        }
-    }
-
-    fn sync_directory(&self) -> io::Result<()> {
-        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(parent.unwrap_or_else(|| Path::new(".")))?.sync_all()
     }
 
     fn failed(&self, outcome: Outcome, error: io::Error) -> FenceError {
         FenceError::failed(self.path.to_string_lossy(), outcome, error)
     }
+}
+
+/// A new file with the mode of the one that it is to replace.
+fn create(path: &Path, old: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    match fs::metadata(old) {
+        Err(error) if error.kind() == ErrorKind::NotFound => options.open(path),
+        Err(error) => Err(error),
+        Ok(before) => {
+            // Closed to others until its mode is right.
+            let file = options.mode(0o600).open(path)?;
+            file.set_permissions(before.permissions())?;
+            Ok(file)
+        }
+    }
+}
+
+fn sync_directory(place: &Place) -> io::Result<()> {
+    File::open(place.folder())?.sync_all()
+}
+
+/// The highest mark of these sidecars, of which some may be missing.
+fn highest<'a>(sidecars: impl Iterator<Item = &'a Path>) -> io::Result<Option<Token>> {
+    let mut highest: Option<Token> = None;
+    for sidecar in sidecars {
+        match File::open(sidecar) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+            Ok(sidecar) => highest = highest.max(mark(&sidecar)?),
+        }
+    }
+    Ok(highest)
 }
 
 fn mark(sidecar: &File) -> io::Result<Option<Token>> {
@@ -248,10 +256,10 @@ mod tests {
 
     #[test]
     fn a_damaged_sidecar_is_an_error_and_not_a_zero() {
-        let (_folder, file) = fenced();
+        let (folder, file) = fenced();
         file.advance(Token::new(u64::MAX)).unwrap();
         assert_eq!(file.seen().unwrap(), Some(Token::new(u64::MAX)));
-        fs::write(&file.sidecar, "not digits").unwrap();
+        fs::write(folder.path().join("file.fence"), "not digits").unwrap();
         let error = file.write(Token::new(u64::MAX), b"x").unwrap_err();
         assert!(error.to_string().contains("damaged"), "{error}");
         assert!(!file.path().exists());
