@@ -38,7 +38,7 @@ pub use error::{FenceError, StaleToken};
 pub use fenced::Fenced;
 pub use file::FencedFile;
 pub use moved::Moved;
-pub use once::{Answer, Done, Once, Outcomes, Standing};
+pub use once::{Answer, DEFAULT_KEEP, Done, Once, Outcomes, Standing};
 pub use persistence::{GaveUp, Persistence};
 pub use rejection::{REJECTIONS, Rejection, Rejections, rejections};
 

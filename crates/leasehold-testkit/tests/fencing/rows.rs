@@ -130,3 +130,33 @@ async fn an_outcome_is_remembered_and_a_late_one_is_refused() {
     outcomes.finish("other", NEW, b"done").await.expect("again, after a lost answer");
     assert_eq!(outcomes.standing("other").await.unwrap(), Standing::Finished(b"done".to_vec()));
 }
+
+/// Nothing was ever removed: each key stayed in the table for good.
+#[tokio::test]
+async fn old_outcomes_go_a_few_at_a_time_and_unfinished_work_stays() {
+    let (server, db) = postgres().await;
+    let outcomes = PostgresOutcomes::new(db);
+    server
+        .psql(
+            "insert into leasehold_fence.outcome (key, token, outcome, changed_at)
+             select 'old ' || n, 1, 'done', now() - interval '91 days' from generate_series(1, 40) n;
+             insert into leasehold_fence.outcome (key, token, changed_at)
+             values ('running', 33, now() - interval '91 days');
+             insert into leasehold_fence.outcome (key, token, outcome, changed_at)
+             values ('recent', 1, 'done', now() - interval '89 days')",
+        )
+        .unwrap();
+    let left = || -> u32 {
+        let left = "select count(*) from leasehold_fence.outcome where key like 'old %'";
+        server.psql(left).unwrap().parse().unwrap()
+    };
+    outcomes.begin("new", NEW).await.unwrap();
+    let first = left();
+    assert!((1..40).contains(&first), "{first} of 40 are left: all at once, or none");
+    for number in 0..20 {
+        outcomes.begin(&format!("new {number}"), NEW).await.unwrap();
+    }
+    assert_eq!(left(), 0);
+    assert_eq!(outcomes.standing("running").await.unwrap(), Standing::Running(OLD));
+    assert_eq!(outcomes.standing("recent").await.unwrap(), Standing::Finished(b"done".to_vec()));
+}

@@ -8,6 +8,14 @@ use super::error::FenceError;
 use crate::locks::Locks;
 use crate::token::Token;
 
+/// How long an outcome is kept, unless told: 90 days.
+pub const DEFAULT_KEEP: Duration = Duration::from_secs(90 * 24 * 60 * 60);
+
+/// The most outcomes that one new key removes: so many that a table gets smaller, so few that
+/// nobody waits for it.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(super) const PRUNED: i64 = 16;
+
 /// Where outcomes are kept, durably: a table with a unique key underneath.
 ///
 /// `sqlite::SqliteOutcomes` and `postgres::PostgresOutcomes` implement it.
@@ -58,6 +66,10 @@ pub struct Done {
 /// outside must bear that: fence it with the token that it is given, or give the other side
 /// the key as an idempotency key. A closure that fails leaves no outcome: the next call runs it
 /// again.
+///
+/// **Outcomes are kept for [90 days](DEFAULT_KEEP)**, unless the place where they are kept says otherwise
+/// (`keep`): choose longer than anybody may come back with the same key, for then the closure is run
+/// again. Keys that were begun and not finished are kept.
 ///
 /// ```
 /// use leasehold::fence::{FenceError, Once, sqlite::SqliteOutcomes};

@@ -2,29 +2,56 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_postgres::Client;
 
 use super::KIND;
 use crate::fence::error::{FenceError, StaleToken, signed, unsigned};
-use crate::fence::once::{Answer, Outcomes, Standing};
+use crate::fence::once::{Answer, DEFAULT_KEEP, Outcomes, PRUNED, Standing};
 use crate::fence::rejection::rejected;
 use crate::token::Token;
 
+/// Longer than this is for ever: the server cannot count back from now without end.
+const FOR_EVER: Duration = Duration::from_secs(1_000 * 365 * 24 * 60 * 60);
+
 /// Outcomes in the table `leasehold_fence.outcome`. Cheap to clone. Needs
-/// [`install`](super::install).
+/// [`install`](super::install), and the right to delete from that table, or nothing is removed.
 #[derive(Clone)]
-pub struct PostgresOutcomes(Arc<Client>);
+pub struct PostgresOutcomes {
+    client: Arc<Client>,
+    keep: Duration,
+}
 
 impl PostgresOutcomes {
     /// The outcomes in the database of this connection.
     pub fn new(client: Arc<Client>) -> Self {
-        Self(client)
+        Self { client, keep: DEFAULT_KEEP }
+    }
+
+    /// For how long outcomes are kept, at least, by the server's clock: [`DEFAULT_KEEP`], unless
+    /// told; [`Duration::MAX`] is for ever. Each new key removes some that are older. What was begun and
+    /// not finished stays.
+    #[must_use]
+    pub fn keep(mut self, keep: Duration) -> Self {
+        self.keep = keep;
+        self
+    }
+
+    /// The key is begun already: that old ones stay is no reason to fail.
+    async fn prune(&self) {
+        if self.keep > FOR_EVER {
+            return;
+        }
+        let sql = include_str!("prune.sql");
+        if let Err(error) = self.client.execute(sql, &[&self.keep.as_secs_f64(), &PRUNED]).await {
+            tracing::warn!(target: "leasehold", %error, "old outcomes cannot be removed");
+        }
     }
 
     async fn look(&self, key: &str) -> Result<(Option<Token>, Standing), FenceError> {
         let sql = "select token, outcome from leasehold_fence.outcome where key = $1";
-        let row = self.0.query_opt(sql, &[&key]).await?;
+        let row = self.client.query_opt(sql, &[&key]).await?;
         let row = row.map(|row| (unsigned(row.get(0)), row.get::<_, Option<Vec<u8>>>(1)));
         Ok(match row {
             None => (None, Standing::New),
@@ -46,7 +73,10 @@ impl Outcomes for PostgresOutcomes {
             if matches!(before, Standing::Finished(_)) {
                 return Ok(before);
             }
-            if self.0.execute(include_str!("begin.sql"), &[&key, &number]).await? > 0 {
+            if self.client.execute(include_str!("begin.sql"), &[&key, &number]).await? > 0 {
+                if before == Standing::New {
+                    self.prune().await;
+                }
                 return Ok(before);
             }
             match self.look(key).await? {
@@ -62,7 +92,7 @@ impl Outcomes for PostgresOutcomes {
         Box::pin(async move {
             let sql = "update leasehold_fence.outcome set outcome = $3, changed_at = now() \
                        where key = $1 and token = $2 and outcome is null";
-            if self.0.execute(sql, &[&key, &signed(token)?, &outcome]).await? > 0 {
+            if self.client.execute(sql, &[&key, &signed(token)?, &outcome]).await? > 0 {
                 return Ok(());
             }
             match self.look(key).await? {

@@ -11,13 +11,16 @@ use rusqlite::{Connection, OptionalExtension};
 use super::KIND;
 use crate::error::Outcome;
 use crate::fence::error::{FenceError, StaleToken, signed, unsigned};
-use crate::fence::once::{Answer, Outcomes, Standing};
+use crate::fence::once::{Answer, DEFAULT_KEEP, Outcomes, PRUNED, Standing};
 use crate::fence::rejection::rejected;
 use crate::token::Token;
 
 /// Outcomes in a SQLite file, for the processes of one machine. Cheap to clone.
 #[derive(Clone)]
-pub struct SqliteOutcomes(Arc<Mutex<Connection>>);
+pub struct SqliteOutcomes {
+    connection: Arc<Mutex<Connection>>,
+    keep: Duration,
+}
 
 impl SqliteOutcomes {
     /// The outcomes in this file, which is created if it is not there.
@@ -40,14 +43,23 @@ impl SqliteOutcomes {
         // An outcome that was told must survive a power cut.
         connection.pragma_update(None, "synchronous", "full")?;
         connection.execute_batch(include_str!("outcomes.sql"))?;
-        Ok(Self(Arc::new(Mutex::new(connection))))
+        Ok(Self { connection: Arc::new(Mutex::new(connection)), keep: DEFAULT_KEEP })
+    }
+
+    /// For how long outcomes are kept, at least, by this machine's clock: [`DEFAULT_KEEP`], unless
+    /// told; [`Duration::MAX`] is for ever. Each new key removes some that are older. What was begun and
+    /// not finished stays.
+    #[must_use]
+    pub fn keep(mut self, keep: Duration) -> Self {
+        self.keep = keep;
+        self
     }
 
     fn with<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, FenceError> + Send + 'static,
     ) -> Answer<'static, T> {
-        let connection = self.0.clone();
+        let connection = self.connection.clone();
         Box::pin(async move {
             let working = tokio::task::spawn_blocking(move || work(&connection.lock()));
             working.await.unwrap_or_else(|error| {
@@ -64,7 +76,7 @@ impl Outcomes for SqliteOutcomes {
     }
 
     fn begin<'a>(&'a self, key: &'a str, token: Token) -> Answer<'a, Standing> {
-        let key = key.to_owned();
+        let (key, keep) = (key.to_owned(), self.keep);
         self.with(move |connection| {
             let number = signed(token)?;
             let transaction = rusqlite::Transaction::new_unchecked(
@@ -78,6 +90,10 @@ impl Outcomes for SqliteOutcomes {
             let begun = transaction.execute(include_str!("begin.sql"), (&key, number))?;
             if let (0, Standing::Running(seen)) = (begun, &before) {
                 return Err(rejected(KIND, key, StaleToken { given: token, seen: *seen }).into());
+            }
+            if before == Standing::New {
+                let seconds = i64::try_from(keep.as_secs()).unwrap_or(i64::MAX);
+                transaction.execute(include_str!("prune.sql"), (seconds, PRUNED))?;
             }
             transaction.commit()?;
             Ok(before)
@@ -119,5 +135,27 @@ fn look(connection: &Connection, key: &str) -> Result<(Option<Token>, Standing),
 impl fmt::Debug for SqliteOutcomes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SqliteOutcomes").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn outcomes_are_kept_for_as_long_as_told() {
+        let day = Duration::from_secs(24 * 60 * 60);
+        let token = Token::new(1);
+        for (keep, kept) in [(day, false), (day * 3, true), (Duration::MAX, true)] {
+            let outcomes = SqliteOutcomes::on(Connection::open_in_memory().unwrap()).unwrap();
+            let outcomes = outcomes.keep(keep);
+            outcomes.begin("done", token).await.unwrap();
+            outcomes.finish("done", token, b"it").await.unwrap();
+            let age = "update leasehold_outcome set changed_at = datetime('now', '-2 days')";
+            outcomes.connection.lock().execute(age, ()).unwrap();
+            outcomes.begin("next", token).await.unwrap();
+            let standing = outcomes.standing("done").await.unwrap();
+            assert_eq!(standing == Standing::Finished(b"it".to_vec()), kept, "{keep:?}");
+        }
     }
 }

@@ -4,3 +4,5 @@ create table if not exists leasehold_outcome (
     outcome blob,
     changed_at text not null default current_timestamp
 ) without rowid;
+create index if not exists leasehold_outcome_age on leasehold_outcome (changed_at)
+where outcome is not null;

@@ -27,6 +27,8 @@ create table if not exists leasehold_fence.outcome (
     outcome bytea,
     changed_at timestamptz not null default now()
 );
+create index if not exists outcome_age on leasehold_fence.outcome (changed_at)
+where outcome is not null;
 
 create or replace function leasehold_fence.stale(of_resource text, given bigint, seen bigint)
 returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
