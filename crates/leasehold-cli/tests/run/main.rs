@@ -13,6 +13,7 @@ mod postgres;
 mod privileged;
 mod scene;
 mod settings;
+mod store_files;
 mod supervision;
 mod terminal;
 mod watching;

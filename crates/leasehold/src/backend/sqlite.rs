@@ -42,6 +42,7 @@ mod force;
 mod hold;
 mod housekeeping;
 mod inspect;
+mod mount;
 mod path;
 mod process;
 mod queue;
@@ -85,8 +86,8 @@ impl SqliteStore {
     /// # Errors
     ///
     /// [`ErrorKind::Refused`] where it would not be safe: a shared file system, a file with
-    /// hard links, another application's database. [`ErrorKind::Unusable`] for a file that is damaged, not
-    /// writable, or of a newer version. [`ErrorKind::Unavailable`] when the disk is full
+    /// hard links or mounted by itself, another application's database.
+    /// [`ErrorKind::Unusable`] for a file that is damaged, not writable, or of a newer version. [`ErrorKind::Unavailable`] when the disk is full
     /// or another process blocks it. Nothing is lost by any of them.
     ///
     /// Later requests fail as `Unusable` once the file was removed or replaced (noticed
@@ -119,7 +120,7 @@ impl SqliteStore {
     fn open_in_boot(path: &Path, clock: Clock, boot: &str) -> Result<Arc<Self>> {
         // In full, or SQLite would take `:memory:` for a wish of its own.
         let path = &path::resolve(path)?;
-        filesystem::check(path.parent().unwrap_or(path))?;
+        filesystem::check(path)?;
         if process::boot_clock_is_shifted() {
             return Err(Error::new(
                 ErrorKind::Refused,
@@ -128,6 +129,7 @@ impl SqliteStore {
             ));
         }
         file::refuse_second_name(path)?;
+        file::refuse_mounts(path)?;
         let explain = |fault: Fault| fault.into_error(path);
         let connection = schema::open(path, &clock, boot).map_err(explain)?;
         let file = OpenedFile::new(path)?;
@@ -186,6 +188,11 @@ fn only<T>(items: &[T], name: impl Fn(&T) -> &Name) -> Option<Name> {
         [item] => Some(name(item).clone()),
         _ => None,
     }
+}
+
+/// The database and what SQLite keeps beside it: the log and its index.
+fn parts(path: &Path) -> [PathBuf; 3] {
+    [path.to_owned(), beside(path, "-wal"), beside(path, "-shm")]
 }
 
 fn beside(path: &Path, suffix: &str) -> PathBuf {

@@ -28,10 +28,22 @@ pub(super) fn examine(session: &mut Session, path: &Path) -> Result<Vec<Finding>
         },
         log(path),
     ];
-    // It may have got one since it was opened.
-    if let Err(error) = file::refuse_second_name(path) {
-        let advice = "remove the other names before a process opens it by one of them";
-        findings.push(Finding::new(Severity::Unsafe, error.to_string(), advice));
+    // All of these may have come since it was opened.
+    let refusals = [
+        (
+            file::refuse_second_name(path),
+            "remove the other names before a process opens it by one of them",
+        ),
+        (
+            file::refuse_mounts(path),
+            "stop all processes that use it, unmount the file, and mount its directory instead",
+        ),
+        (filesystem::check(path), "stop all processes that use it, and move it to a local disk"),
+    ];
+    for (refusal, advice) in refusals {
+        if let Err(error) = refusal {
+            findings.push(Finding::new(Severity::Unsafe, error.to_string(), advice));
+        }
     }
     findings.extend(path.parent().and_then(filesystem::look).map(|(kind, free)| disk(kind, free)));
     Ok(findings)

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::beside;
+use super::{mount, parts};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -31,17 +31,17 @@ pub(super) struct OpenedFile {
 impl OpenedFile {
     /// Remembers the files that are there now, with a connection open.
     pub(super) fn new(path: &Path) -> Result<Self> {
-        let mut parts = Vec::new();
-        for part in [path.to_owned(), beside(path, "-wal"), beside(path, "-shm")] {
+        let mut known = Vec::new();
+        for part in parts(path) {
             // Never opened: closing it would drop SQLite's locks.
             match fs::metadata(&part) {
-                Ok(file) => parts.push((part, identity(&file))),
+                Ok(file) => known.push((part, identity(&file))),
                 Err(_) if part == path => return Err(replaced(path)),
                 Err(_) => {}
             }
         }
         let (path, process) = (path.to_owned(), std::process::id());
-        Ok(Self { path, parts, process, look_at: AtomicU64::new(0) })
+        Ok(Self { path, parts: known, process, look_at: AtomicU64::new(0) })
     }
 
     /// Whether it may be used by this process, and, now and then, whether others who
@@ -77,6 +77,20 @@ pub(super) fn refuse_second_name(path: &Path) -> Result<()> {
         "{} has {names} names (hard links), and would be damaged by way of the others; \
          remove them, or copy the file while no process uses it",
         path.display()
+    );
+    Err(Error::new(ErrorKind::Refused, message))
+}
+
+/// Refuses a file that is mounted by itself, alone or with its log: those who open it
+/// elsewhere would use another log, and hold the same locks.
+pub(super) fn refuse_mounts(path: &Path) -> Result<()> {
+    let Some(part) = parts(path).into_iter().find(|part| mount::is_root(part)) else {
+        return Ok(());
+    };
+    let message = format!(
+        "{} is mounted by itself (docker -v FILE:FILE, a Kubernetes subPath), so its log is not \
+         shared: two processes could hold one lock; mount its directory instead",
+        part.display()
     );
     Err(Error::new(ErrorKind::Refused, message))
 }

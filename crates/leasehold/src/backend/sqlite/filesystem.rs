@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use super::parts;
 use crate::error::{Error, ErrorKind, Result};
 
 /// File systems by their magic number: `statfs(2)`, linux/magic.h.
@@ -36,24 +37,32 @@ fn shared(magic: u32) -> Option<&'static str> {
     SHARED.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
 }
 
-/// Refuses a directory on a file system that other kernels see.
-pub(super) fn check(directory: &Path) -> Result<()> {
-    let shown = directory.display();
+/// Refuses a database on a file system that other kernels see. Its files count as well as
+/// their directory: each may be a mount by itself.
+pub(super) fn check(database: &Path) -> Result<()> {
+    let directory = database.parent().unwrap_or(database);
     let found = rustix::fs::statfs(directory).map_err(|error| {
+        let shown = directory.display();
         let message = format!("cannot look at {shown}: {error}; the directory must exist");
         Error::new(ErrorKind::Unusable, message).caused_by(error)
     })?;
-    match shared(found.f_type as u32) {
-        None => Ok(()),
-        Some(kind) => Err(Error::new(
-            ErrorKind::Refused,
-            format!(
-                "{shown} is on a shared file system, {kind}: locks there do not exclude other \
-                 hosts; use a path on a local disk, or a server (Redis, PostgreSQL, etcd) for \
-                 locks between hosts"
-            ),
-        )),
+    refuse_shared(directory, found.f_type as u32)?;
+    for part in parts(database) {
+        if let Ok(found) = rustix::fs::statfs(&part) {
+            refuse_shared(&part, found.f_type as u32)?;
+        }
     }
+    Ok(())
+}
+
+fn refuse_shared(path: &Path, magic: u32) -> Result<()> {
+    let Some(kind) = shared(magic) else { return Ok(()) };
+    let message = format!(
+        "{} is on a shared file system, {kind}: locks there do not exclude other hosts; use a \
+         path on a local disk, or a server (Redis, PostgreSQL, etcd) for locks between hosts",
+        path.display()
+    );
+    Err(Error::new(ErrorKind::Refused, message))
 }
 
 /// The file system's magic number, and how many bytes are free for this user.

@@ -1,0 +1,44 @@
+//! What happens to the embedded store's file: mounted, opened from a container, removed.
+
+use std::fs;
+use std::process::Command;
+
+use crate::scene::{Ended, Scene, ended};
+
+/// `leasehold` with these words in a mount namespace of its own, after this line of shell
+/// has mounted something there. Needs root.
+fn after_mounting(scene: &Scene, mounts: &str, store: &str, words: &[&str]) -> Ended {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &format!("{mounts} && exec \"$@\""), "sh"]);
+    command.arg(env!("CARGO_BIN_EXE_leasehold")).args(words);
+    let mut command = scene.set(command);
+    command.env("LEASEHOLD_STORE", format!("sqlite:{}", scene.path(store).display()));
+    ended(command)
+}
+
+/// As `docker -v /host/locks.db:/container/locks.db` does. Each side had a log of its own:
+/// both held the lock, both ended with 0, and then the file was damaged.
+#[test]
+fn a_file_that_a_container_mounts_by_itself_is_refused_there() {
+    let scene = Scene::new();
+    let holder = scene.hold("demo");
+    fs::create_dir(scene.path("container")).expect("a folder");
+    scene.touch("container/locks.db");
+    let bind = "mount --bind locks.db container/locks.db";
+    for words in [&["run", "demo", "--no-wait", "--", "echo", "ran"][..], &["doctor"]] {
+        let refused = after_mounting(&scene, bind, "container/locks.db", words);
+        assert_eq!((refused.code, refused.stdout.as_str()), (Some(204), ""), "{refused:?}");
+        assert!(refused.stderr.contains("mounted by itself"), "{refused:?}");
+    }
+    assert!(!scene.path("container/locks.db-wal").exists(), "refused before it was touched");
+    let bind = "mount --bind . container";
+    let held = after_mounting(
+        &scene,
+        bind,
+        "container/locks.db",
+        &["run", "demo", "--no-wait", "--", "echo", "ran"],
+    );
+    assert_eq!((held.code, held.stdout.as_str()), (Some(201), ""), "its folder may be: {held:?}");
+    scene.touch("go");
+    assert_eq!(holder.end().code, Some(0));
+}
