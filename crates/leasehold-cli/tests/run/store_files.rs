@@ -42,3 +42,21 @@ fn a_file_that_a_container_mounts_by_itself_is_refused_there() {
     scene.touch("go");
     assert_eq!(holder.end().code, Some(0));
 }
+
+/// As systemd-nspawn and LXC do. The lease of a holder that lived was void, and its command
+/// ran beside that of the container.
+#[test]
+fn a_container_with_a_boot_id_of_its_own_does_not_void_the_locks_of_others() {
+    let scene = Scene::new();
+    let holder = scene.hold("demo");
+    fs::write(scene.path("boot_id"), "11111111-2222-3333-4444-555555555555\n").expect("a file");
+    let boot = "mount --bind boot_id /proc/sys/kernel/random/boot_id";
+    let contend = ["run", "demo", "--no-wait", "--", "echo", "ran"];
+    let refused = after_mounting(&scene, boot, "locks.db", &contend);
+    assert_eq!((refused.code, refused.stdout.as_str()), (Some(204), ""), "{refused:?}");
+    assert!(refused.stderr.contains("boot id"), "{refused:?}");
+    scene.touch("go");
+    assert_eq!(holder.end().code, Some(0));
+    let alone = after_mounting(&scene, boot, "locks.db", &contend);
+    assert_eq!((alone.code, alone.stdout.as_str()), (Some(0), "ran\n"), "{alone:?}");
+}

@@ -1,7 +1,8 @@
 //! The embedded store: one machine, many processes, no server.
 //!
 //! A SQLite database in WAL mode. A power cut ends every holder on the machine as
-//! well, so leases need no fsync: those of an earlier boot are void. Tokens survive it
+//! well, so leases need no fsync: those of an earlier boot are void. (Another boot id while
+//! others have the file open is a container's: refused.) Tokens survive it
 //! by a ceiling that is fsynced once a minute. Waiters are woken by a Unix socket, and
 //! a holder whose process is gone is replaced at once.
 
@@ -32,6 +33,7 @@ use crate::name::Name;
 use crate::token::Token;
 
 mod bell;
+mod boot;
 mod claim;
 mod connection;
 mod error;
@@ -86,7 +88,8 @@ impl SqliteStore {
     /// # Errors
     ///
     /// [`ErrorKind::Refused`] where it would not be safe: a shared file system, a file with
-    /// hard links or mounted by itself, another application's database.
+    /// hard links or mounted by itself, another application's database, one that others have
+    /// open under another boot id.
     /// [`ErrorKind::Unusable`] for a file that is damaged, not writable, or of a newer version. [`ErrorKind::Unavailable`] when the disk is full
     /// or another process blocks it. Nothing is lost by any of them.
     ///
@@ -131,7 +134,7 @@ impl SqliteStore {
         file::refuse_second_name(path)?;
         file::refuse_mounts(path)?;
         let explain = |fault: Fault| fault.into_error(path);
-        let connection = schema::open(path, &clock, boot).map_err(explain)?;
+        let connection = boot::open(path, &clock, boot).map_err(explain)?;
         let file = OpenedFile::new(path)?;
         let unusable = |error: std::io::Error| {
             let message = format!("cannot use {}: {error}", path.display());

@@ -1,12 +1,11 @@
-//! Opening the database: is it ours, is it of this version, is it of this boot?
-//! Nothing is written to a file before it is known to be ours.
+//! Opening the database: is it ours, is it of this version? Nothing is written to a file
+//! before it is known to be ours.
 
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use rusqlite::{Connection, OpenFlags, params};
 
-use super::connection::insist;
 use super::error::Fault;
 use super::token;
 use crate::clock::Clock;
@@ -25,22 +24,36 @@ const SCHEMA: &str = include_str!("schema.sql");
 /// The first SQLite without the WAL-reset bug, which could corrupt the database.
 const OLDEST_SQLITE: i32 = 3_051_003;
 
-/// Opens the database, creates it if it is not there, and voids what an earlier boot left.
+/// Opens the database, and creates it for this boot if it is not there.
 pub(super) fn open(path: &Path, clock: &Clock, boot: &str) -> Result<Connection, Fault> {
-    refuse_old_sqlite(rusqlite::version_number(), rusqlite::version())?;
-    insist(|| {
-        let connection = connect(path)?;
-        let is_new = look(&connection, path)?;
-        use_wal(&connection, path)?;
-        if is_new || boot_of(&connection)?.as_deref() != Some(boot) {
-            begin_boot(&connection, path, clock, boot)?;
-        }
-        Ok(connection)
-    })
+    let connection = connect(path)?;
+    let is_new = look(&connection, path)?;
+    use_wal(&connection, path)?;
+    if is_new {
+        write_to_disk(&connection, || create(&connection, path, clock, boot))?;
+    }
+    Ok(connection)
 }
 
 /// A connection with our settings; never waits for others by itself.
 pub(super) fn connect(path: &Path) -> Result<Connection, Fault> {
+    let connection = open_file(path)?;
+    configure(&connection)?;
+    Ok(connection)
+}
+
+/// The same for the only process that has the file open; otherwise the file is busy. Others
+/// find it busy until this connection is dropped.
+pub(super) fn connect_alone(path: &Path) -> Result<Connection, Fault> {
+    let connection = open_file(path)?;
+    // Before anything is read: only then does SQLite lock the whole file for it, which those
+    // who have it open, each with a lock of its own, do not allow.
+    connection.pragma_update(None, "locking_mode", "exclusive")?;
+    configure(&connection)?;
+    Ok(connection)
+}
+
+fn open_file(path: &Path) -> Result<Connection, Fault> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
         | OpenFlags::SQLITE_OPEN_CREATE
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -54,6 +67,10 @@ pub(super) fn connect(path: &Path) -> Result<Connection, Fault> {
         return Err(Error::new(ErrorKind::Unusable, message).into());
     }
     connection.busy_timeout(Duration::ZERO)?;
+    Ok(connection)
+}
+
+fn configure(connection: &Connection) -> Result<(), Fault> {
     connection.set_prepared_statement_cache_capacity(64);
     // A frame of the log is a page, and a lock is a hundred bytes: small pages are written
     // and checked faster, larger ones are fewer when many locks change at once. Only a new
@@ -64,7 +81,7 @@ pub(super) fn connect(path: &Path) -> Result<Connection, Fault> {
     connection.pragma_update(None, "journal_size_limit", LARGEST_IDLE_LOG)?;
     connection.pragma_update(None, "temp_store", "memory")?;
     connection.pragma_update(None, "synchronous", "normal")?;
-    Ok(connection)
+    Ok(())
 }
 
 /// Identifies the file on one snapshot: its marks of before and its tables of after another
@@ -79,7 +96,7 @@ fn look(connection: &Connection, path: &Path) -> Result<bool, Fault> {
 }
 
 /// Whether the file is new; an error if it is not for us. Inside a transaction.
-fn identify(connection: &Connection, path: &Path) -> Result<bool, Fault> {
+pub(super) fn identify(connection: &Connection, path: &Path) -> Result<bool, Fault> {
     let number = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let (application, version) = (number("application_id")?, number("user_version")?);
     let objects: i64 =
@@ -117,21 +134,15 @@ fn use_wal(connection: &Connection, path: &Path) -> Result<(), Fault> {
     Err(Error::new(ErrorKind::Refused, message).into())
 }
 
-fn boot_of(connection: &Connection) -> Result<Option<String>, Fault> {
-    Ok(connection.query_row("select boot from meta", (), |row| row.get(0)).optional()?)
-}
-
-/// Creates the tables, or voids what belongs to an earlier boot; fsynced.
-fn begin_boot(
+/// Runs `work` in a transaction that is on the disk once it is committed.
+pub(super) fn write_to_disk(
     connection: &Connection,
-    path: &Path,
-    clock: &Clock,
-    boot: &str,
+    work: impl FnOnce() -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     connection.pragma_update(None, "synchronous", "full")?;
     connection.execute_batch("begin immediate")?;
-    let written = write_boot(connection, path, clock, boot)
-        .and_then(|()| connection.execute_batch("commit").map_err(Fault::in_commit));
+    let written =
+        work().and_then(|()| connection.execute_batch("commit").map_err(Fault::in_commit));
     if !connection.is_autocommit() {
         connection.execute_batch("rollback")?;
     }
@@ -139,41 +150,22 @@ fn begin_boot(
     written
 }
 
-fn write_boot(
-    connection: &Connection,
-    path: &Path,
-    clock: &Clock,
-    boot: &str,
-) -> Result<(), Fault> {
+fn create(connection: &Connection, path: &Path, clock: &Clock, boot: &str) -> Result<(), Fault> {
     // Another process may have been here since we looked.
-    if identify(connection, path)? {
-        connection.execute_batch(SCHEMA)?;
-        connection.pragma_update(None, "application_id", APPLICATION)?;
-        connection.pragma_update(None, "user_version", VERSION)?;
-        connection.execute(
-            "insert into meta values (1, ?1, 0, ?2)",
-            params![boot, token::ceiling_above(0, clock)],
-        )?;
+    if !identify(connection, path)? {
         return Ok(());
     }
-    if boot_of(connection)?.as_deref() == Some(boot) {
-        return Ok(());
-    }
-    // A power cut may have taken the last tokens with it, but none beyond the ceiling.
-    let ceiling: i64 =
-        connection.query_row("select max(floor, ceiling) from meta", (), |row| row.get(0))?;
+    connection.execute_batch(SCHEMA)?;
+    connection.pragma_update(None, "application_id", APPLICATION)?;
+    connection.pragma_update(None, "user_version", VERSION)?;
     connection.execute(
-        "update meta set boot = ?1, floor = ?2, ceiling = ?3",
-        params![boot, ceiling, token::ceiling_above(ceiling, clock)],
-    )?;
-    connection.execute_batch(
-        "update locks set owner = null, client = null, expires = 0;
-         delete from waiters; delete from bars; delete from clients;",
+        "insert into meta values (1, ?1, 0, ?2)",
+        params![boot, token::ceiling_above(0, clock)],
     )?;
     Ok(())
 }
 
-fn refuse_old_sqlite(number: i32, version: &str) -> Result<(), Fault> {
+pub(super) fn refuse_old_sqlite(number: i32, version: &str) -> Result<(), Fault> {
     if number >= OLDEST_SQLITE {
         return Ok(());
     }

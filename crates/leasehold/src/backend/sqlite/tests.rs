@@ -14,6 +14,7 @@ use crate::clock::{Clock, ManualClock};
 use crate::holder::Holder;
 use crate::name::Name;
 
+mod boots;
 mod files;
 mod leases;
 mod line;

@@ -13,6 +13,11 @@ use crate::token::Token;
 /// How far the ceiling is raised above the clock, in microseconds: one minute.
 const HEADROOM: u64 = 60_000_000;
 
+/// How far it is raised above a token that is ahead of the clock. Such tokens count up by one,
+/// so this is many; and boots that come after each other (or containers that take turns, each
+/// with its own boot id) do not carry the tokens away from the clock.
+const STEP: u64 = 10_000;
+
 /// Less than this below the ceiling, housekeeping raises it.
 const LOW: u64 = 30_000_000;
 
@@ -23,8 +28,9 @@ pub(super) fn clock_floor(clock: &Clock) -> i64 {
 
 /// A ceiling above this token and the clock.
 pub(super) fn ceiling_above(token: i64, clock: &Clock) -> i64 {
-    let from = token.max(clock_floor(clock)) as u64;
-    from.saturating_add(HEADROOM).min(Token::MAX_PORTABLE.get()) as i64
+    let above_clock = (clock_floor(clock) as u64).saturating_add(HEADROOM);
+    let above_token = (token as u64).saturating_add(STEP);
+    above_clock.max(above_token).min(Token::MAX_PORTABLE.get()) as i64
 }
 
 /// Whether the clock comes near the ceiling.
