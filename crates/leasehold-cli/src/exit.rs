@@ -54,7 +54,8 @@ impl Failure {
         let code = match error.kind() {
             ErrorKind::Held(_) => held,
             ErrorKind::Lost(_) | ErrorKind::NotHeld => LOST,
-            ErrorKind::Unreachable | ErrorKind::Unavailable | ErrorKind::Unusable => UNREACHABLE,
+            ErrorKind::Unreachable | ErrorKind::Unavailable => UNREACHABLE,
+            ErrorKind::Unusable | ErrorKind::Gone => UNREACHABLE,
             ErrorKind::Refused => REFUSED,
             ErrorKind::Invalid => USAGE,
             _ => BROKEN,
@@ -121,6 +122,7 @@ mod tests {
         assert_eq!(code(ErrorKind::Unreachable), 203);
         assert_eq!(code(ErrorKind::Unavailable), 203);
         assert_eq!(code(ErrorKind::Unusable), 203);
+        assert_eq!(code(ErrorKind::Gone), 203);
         assert_eq!(code(ErrorKind::Refused), 204);
         assert_eq!(code(ErrorKind::Invalid), 2);
         assert_eq!(code(ErrorKind::Internal), 125);

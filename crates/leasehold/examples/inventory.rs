@@ -252,7 +252,8 @@ fn passing(error: FenceError) -> Result<(), FenceError> {
         // Somebody is stopped while it has the database: it will go on.
         FenceError::Failed { .. } => {}
         FenceError::Lock(lock) => match lock.kind() {
-            ErrorKind::Invalid | ErrorKind::Refused | ErrorKind::Unusable => return Err(error),
+            ErrorKind::Invalid | ErrorKind::Refused => return Err(error),
+            ErrorKind::Unusable | ErrorKind::Gone => return Err(error),
             _ => {}
         },
         _ => return Err(error),

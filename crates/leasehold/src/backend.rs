@@ -20,6 +20,10 @@
 //! * **Errors tell the outcome.** [`Outcome::NotApplied`](crate::Outcome::NotApplied)
 //!   only when the store certainly did not and will not do it.
 //! * **Renewal never re-takes**: a lease that lapsed or went to another is gone.
+//! * **Gone is final.** A store that finds that others who connect would meet elsewhere (its
+//!   file was removed, say) answers everything with [`ErrorKind::Gone`](crate::ErrorKind::Gone)
+//!   from then on. That is no doubt: all its leases are lost at once. It should look for
+//!   it between requests as well, and [hint](Backend::hint) at it.
 
 use std::fmt;
 use std::future::Future;

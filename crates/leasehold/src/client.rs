@@ -160,7 +160,10 @@ fn no_runtime() -> Error {
 /// fails a whole batch).
 fn is_about_one_of_them(error: &Error) -> bool {
     error.outcome() == Outcome::NotApplied
-        && !matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unavailable)
+        && !matches!(
+            error.kind(),
+            ErrorKind::Unreachable | ErrorKind::Unavailable | ErrorKind::Gone
+        )
 }
 
 /// A pause before asking again: full jitter, doubling up to a bound.

@@ -44,6 +44,9 @@ pub enum ErrorKind {
     Unavailable,
     /// The store's data cannot be used: corrupt, unreadable, of a newer version.
     Unusable,
+    /// The store that was connected to is gone: what kept its locks was removed or replaced,
+    /// so that others who connect meet elsewhere. All leases of it are lost. Connect again.
+    Gone,
     /// The store does not promise what was demanded, or is not safe to use.
     Refused,
     /// A name, an option or a URL that cannot work.
@@ -192,6 +195,11 @@ impl Error {
     /// The lock it was about.
     pub fn lock(&self) -> Option<&Name> {
         self.0.lock.as_ref()
+    }
+
+    /// Whether the store said that it is gone, and its leases with it.
+    pub(crate) fn says_gone(&self) -> bool {
+        self.0.kind == ErrorKind::Gone
     }
 
     /// The loss behind it, where that is what happened.

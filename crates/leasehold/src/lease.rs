@@ -152,8 +152,13 @@ impl Lease {
         self.usable(Operation::Inspect)?;
         let context = &self.client.context;
         let asking = context.ask(context.backend.clone().inspect(self.name().clone()));
-        let info = self.client.inside(asking).await;
-        let info = info.map_err(|error| self.explain(error, Operation::Inspect))?;
+        let info = match self.client.inside(asking).await {
+            Err(error) if error.says_gone() => {
+                self.client.keeper.lose_all_with_the_store();
+                return self.usable(Operation::Inspect);
+            }
+            info => info.map_err(|error| self.explain(error, Operation::Inspect))?,
+        };
         let held = info.as_ref().and_then(|info| info.lease.as_ref());
         if held.and_then(|lease| lease.owner) == Some(self.owner()) {
             self.tenure.seen(context);

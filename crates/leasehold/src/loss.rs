@@ -40,6 +40,9 @@ pub enum LossReason {
     Unreachable,
     /// It was held for as long as `max_hold` allows.
     MaxHold,
+    /// What kept the store's locks was removed or replaced: others meet elsewhere by now, and
+    /// may hold the same lock there.
+    StoreGone,
 }
 
 impl fmt::Display for LossReason {
@@ -51,6 +54,7 @@ impl fmt::Display for LossReason {
             Self::SessionEnded => f.write_str("its session ended"),
             Self::Unreachable => f.write_str("the store could not be reached to prove it"),
             Self::MaxHold => f.write_str("held for as long as max_hold allows"),
+            Self::StoreGone => f.write_str("the store that kept it was removed or replaced"),
         }
     }
 }

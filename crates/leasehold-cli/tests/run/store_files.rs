@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::scene::{Ended, Scene, ended};
+use crate::scene::{Ended, Running, Scene, ended};
 
 /// `leasehold` with these words in a mount namespace of its own, after this line of shell
 /// has mounted something there. Needs root.
@@ -59,4 +60,24 @@ fn a_container_with_a_boot_id_of_its_own_does_not_void_the_locks_of_others() {
     assert_eq!(holder.end().code, Some(0));
     let alone = after_mounting(&scene, boot, "locks.db", &contend);
     assert_eq!((alone.code, alone.stdout.as_str()), (Some(0), "ran\n"), "{alone:?}");
+}
+
+/// It was taken for a store that does not answer: the next runner started at once, on a new
+/// file, and the first one went on for 24 s of its TTL of 30.
+#[test]
+fn the_command_ends_at_once_when_its_store_is_removed() {
+    let scene = Scene::new();
+    let holder = Running::start(scene.run("--ttl 30s", "echo > ready; exec sleep 600"));
+    scene.line("ready");
+    let removed = Instant::now();
+    for part in ["locks.db", "locks.db-wal", "locks.db-shm"] {
+        fs::remove_file(scene.path(part)).expect("a file of the store");
+    }
+    let next = ended(scene.run("--no-wait", "echo ran"));
+    assert_eq!((next.code, next.stdout.as_str()), (Some(0), "ran\n"), "{next:?}");
+    let holder = holder.end();
+    let took = removed.elapsed();
+    assert_eq!(holder.code, Some(202), "{holder:?}");
+    assert!(holder.stderr.contains("removed or replaced"), "{holder:?}");
+    assert!(took < Duration::from_secs(6), "{took:?}");
 }

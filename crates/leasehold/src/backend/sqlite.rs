@@ -9,6 +9,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,8 +94,9 @@ impl SqliteStore {
     /// [`ErrorKind::Unusable`] for a file that is damaged, not writable, or of a newer version. [`ErrorKind::Unavailable`] when the disk is full
     /// or another process blocks it. Nothing is lost by any of them.
     ///
-    /// Later requests fail as `Unusable` once the file was removed or replaced (noticed
-    /// within a second), and as `Refused` in a child that was forked after this.
+    /// Later requests fail as [`ErrorKind::Gone`] once the file was removed or replaced
+    /// (noticed within a second: all leases are lost then), and as `Refused` in a child that
+    /// was forked after this.
     pub fn open(path: &Path, clock: Clock) -> Result<Arc<Self>> {
         let boot = process::boot_id().map_err(|error| {
             let message = format!("cannot read the kernel's boot id: {error}; is /proc mounted?");
@@ -293,6 +295,18 @@ impl Backend for SqliteStore {
     }
 
     fn hint(self: Arc<Self>) -> Reply<Hint> {
-        Box::pin(async move { Ok(self.bells.hint().await) })
+        Box::pin(async move {
+            let mut rung = pin!(self.bells.hint());
+            loop {
+                tokio::select! {
+                    hint = &mut rung => return Ok(hint),
+                    () = self.clock.sleep(file::INTERVAL) => {}
+                }
+                // Between renewals nothing else would notice.
+                if self.file.look().is_err() {
+                    return Ok(Hint::All);
+                }
+            }
+        })
     }
 }

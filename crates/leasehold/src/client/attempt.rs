@@ -256,6 +256,9 @@ impl<'a> Attempt<'a> {
     /// then the error is the caller's.
     async fn bear(&mut self, error: Error, attempt: u32) -> Result<()> {
         let now = self.client.now();
+        if error.says_gone() {
+            return Err(error);
+        }
         if self.troubled.is_some_and(|since| since.until(now) >= self.claim.ttl) {
             return Err(error);
         }

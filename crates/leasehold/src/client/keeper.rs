@@ -62,12 +62,7 @@ struct Keeping(Arc<Shared>);
 impl Drop for Keeping {
     fn drop(&mut self) {
         self.0.ended.store(true, Ordering::SeqCst);
-        // Outside of the lock: wakers and readers may look at the keeper.
-        let kept: Vec<_> =
-            self.0.schedule.lock().places().map(|(_, entry)| entry.tenure.clone()).collect();
-        for tenure in kept {
-            tenure.lose(&self.0.context, LossReason::Unreachable);
-        }
+        self.0.lose_all(&LossReason::Unreachable);
     }
 }
 
@@ -137,6 +132,11 @@ impl Keeper {
         let now = self.shared.context.clock.now();
         let due = self.shared.question(place, tenure.clone(), Why::Asked, now);
         self.shared.renew(vec![due], None).await.map_or(Ok(()), Err)
+    }
+
+    /// The store said that it is gone, and all leases with it.
+    pub(crate) fn lose_all_with_the_store(&self) {
+        self.shared.lose_all(&LossReason::StoreGone);
     }
 }
 
@@ -285,6 +285,10 @@ impl Shared {
                 self.reschedule(told.collect());
                 failure
             }
+            Err(error) if error.says_gone() => {
+                self.lose_all(&LossReason::StoreGone);
+                Some(error)
+            }
             Err(error) => {
                 if !self.context.failpoints.skips(Point::FallIntoDoubt) {
                     let doubted = due.iter().filter_map(|due| {
@@ -360,6 +364,15 @@ impl Shared {
                 }
                 Err(Error::not_held().during(Operation::Renew, Some(tenure.name())))
             }
+        }
+    }
+
+    fn lose_all(&self, reason: &LossReason) {
+        // Outside of the lock: wakers and readers may look at the keeper.
+        let kept: Vec<_> =
+            self.schedule.lock().places().map(|(_, entry)| entry.tenure.clone()).collect();
+        for tenure in kept {
+            tenure.lose(&self.context, reason.clone());
         }
     }
 

@@ -8,6 +8,7 @@ use crate::backend::{Claim, Release};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Operation, Outcome, Result};
 use crate::lease::Tenure;
+use crate::loss::LossReason;
 
 /// How often a release is sent before its caller is told; it goes on in the background.
 const ATTEMPTS: u32 = 3;
@@ -100,6 +101,11 @@ impl Releasing {
             Ok(Release::Released) => true,
             // Our own lost answer: it was there, and we gave it back.
             Ok(Release::NotHeld) => may_have_been_done,
+            Err(error) if error.says_gone() => {
+                self.over = true;
+                self.tenure.found_gone(&self.client.context, LossReason::StoreGone);
+                return Some(Err(self.explain(Error::not_held())));
+            }
             Err(error) => {
                 if error.outcome() == Outcome::NotApplied {
                     self.may_be_done = may_have_been_done;
@@ -113,7 +119,7 @@ impl Releasing {
             self.tenure.given_back(&self.client.context);
             Some(Ok(()))
         } else {
-            self.tenure.found_gone(&self.client.context);
+            self.tenure.found_gone(&self.client.context, LossReason::Expired);
             Some(Err(self.explain(Error::not_held())))
         }
     }

@@ -31,6 +31,9 @@ pub(super) async fn undo(client: Arc<Client>, claim: Claim, trace: Trace) {
     let matters_until = client.now() + claim.ttl + claim.ttl;
     let mut attempt = 0;
     while let Err(error) = undo_once(&client, &claim, trace).await {
+        if error.says_gone() {
+            return; // And what the claim left there.
+        }
         if client.now() >= matters_until {
             tracing::warn!(lock = %claim.name, owner = %claim.owner, %error,
                 "gave up undoing a cancelled acquisition; it lapses by its TTL");

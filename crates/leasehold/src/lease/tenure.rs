@@ -402,9 +402,9 @@ impl Tenure {
     }
 
     /// The store answered the release: it had gone before.
-    pub(crate) fn found_gone(&self, context: &Context) {
+    pub(crate) fn found_gone(&self, context: &Context, reason: LossReason) {
         let mut life = self.life.lock();
-        let loss = self.end(&mut life, LossReason::Expired, context.clock.now());
+        let loss = self.end(&mut life, reason, context.clock.now());
         drop(life);
         self.tell(context, Some(loss));
     }

@@ -197,6 +197,7 @@ impl Class {
             LossReason::SessionEnded => "session_ended",
             LossReason::Unreachable => "unreachable",
             LossReason::MaxHold => "max_hold",
+            LossReason::StoreGone => "store_gone",
         };
         let [store, class] = self.labels.clone();
         counter!(LOST, &[store, class, ("reason", reason.to_owned())])

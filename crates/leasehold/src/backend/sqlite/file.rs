@@ -1,10 +1,12 @@
 //! Which file the store is: SQLite goes on with a file that was removed or replaced,
-//! and then those who come later meet at another one. It cannot be prevented, but seen.
+//! and then those who come later meet at another one. It cannot be prevented, but seen:
+//! then all locks of this store are gone.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often to look: far less often than a request, far more often than a renewal.
-const INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The file that was opened, and the log and the index that SQLite keeps beside it: who
 /// removes only those parts the processes just as well.
@@ -26,6 +28,9 @@ pub(super) struct OpenedFile {
     process: u32,
     /// In nanoseconds since boot.
     look_at: AtomicU64,
+    /// The first of them that was found to be gone. That is final: who came meanwhile met
+    /// elsewhere.
+    gone: OnceLock<PathBuf>,
 }
 
 impl OpenedFile {
@@ -41,7 +46,7 @@ impl OpenedFile {
             }
         }
         let (path, process) = (path.to_owned(), std::process::id());
-        Ok(Self { path, parts: known, process, look_at: AtomicU64::new(0) })
+        Ok(Self { path, parts: known, process, look_at: AtomicU64::new(0), gone: OnceLock::new() })
     }
 
     /// Whether it may be used by this process, and, now and then, whether others who
@@ -50,19 +55,30 @@ impl OpenedFile {
         if self.process != std::process::id() {
             return Err(forked(&self.path));
         }
-        if now < Moment::from_nanos(self.look_at.load(Ordering::Relaxed)) {
+        if self.gone.get().is_none()
+            && now < Moment::from_nanos(self.look_at.load(Ordering::Relaxed))
+        {
             return Ok(());
+        }
+        self.look()?;
+        self.look_at.store((now + INTERVAL).as_nanos(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether others who open the path still meet us there.
+    pub(super) fn look(&self) -> Result<()> {
+        if let Some(gone) = self.gone.get() {
+            return Err(replaced(gone));
         }
         let is_here = |(part, before): &(PathBuf, _)| match fs::metadata(part) {
             Ok(file) => identity(&file) == *before,
             // Cannot see is not gone.
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         };
-        if let Some((gone, _)) = self.parts.iter().find(|part| !is_here(part)) {
-            return Err(replaced(gone));
+        match self.parts.iter().find(|part| !is_here(part)) {
+            None => Ok(()),
+            Some((gone, _)) => Err(replaced(self.gone.get_or_init(|| gone.clone()))),
         }
-        self.look_at.store((now + INTERVAL).as_nanos(), Ordering::Relaxed);
-        Ok(())
     }
 }
 
@@ -105,7 +121,7 @@ fn replaced(path: &Path) -> Error {
          nobody any more: restart all processes that use it",
         path.display()
     );
-    Error::new(ErrorKind::Unusable, message)
+    Error::new(ErrorKind::Gone, message)
 }
 
 /// A child inherits the descriptors, but neither SQLite's locks nor the threads.

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use rusqlite::Connection;
 
 use super::*;
-use crate::backend::Severity;
+use crate::backend::{Hint, Severity};
 use crate::error::{Error, ErrorKind, Outcome};
 
 fn refusal(world: &World) -> Error {
@@ -119,7 +119,8 @@ async fn a_link_to_a_file_that_is_not_there_yet_leads_to_the_same_bells() {
     assert_eq!(*error.kind(), ErrorKind::Unusable);
 }
 
-/// SQLite would go on, and those who come later would meet at another file.
+/// SQLite would go on, and those who come later would meet at another file. All locks of the
+/// store are gone then: that is another kind of error than a file that cannot be used.
 #[tokio::test]
 async fn a_file_that_was_removed_or_replaced_is_noticed() {
     let world = World::new();
@@ -129,7 +130,7 @@ async fn a_file_that_was_removed_or_replaced_is_noticed() {
     fs::rename(world.path(), world.folder.path().join("away.db")).unwrap();
     world.hand.advance(Duration::from_secs(1));
     let error = store.clone().acquire(vec![claim("b")]).await.unwrap_err();
-    assert_eq!((error.kind(), error.outcome()), (&ErrorKind::Unusable, Outcome::NotApplied));
+    assert_eq!((error.kind(), error.outcome()), (&ErrorKind::Gone, Outcome::NotApplied));
     assert!(error.to_string().contains("removed or replaced"), "{error}");
 
     for file in ["locks.db-wal", "locks.db-shm"] {
@@ -138,7 +139,25 @@ async fn a_file_that_was_removed_or_replaced_is_noticed() {
     let newcomer = world.open();
     take(&newcomer, &claim("a")).await;
     let renewed = store.clone().renew(vec![held.hold(grant.token)]).await;
-    assert_eq!(*renewed.unwrap_err().kind(), ErrorKind::Unusable);
+    assert_eq!(*renewed.unwrap_err().kind(), ErrorKind::Gone);
+}
+
+/// Who came while it was away met elsewhere, so that its return changes nothing.
+#[tokio::test]
+async fn a_file_that_comes_back_is_gone_all_the_same() {
+    let world = World::new();
+    let store = world.open();
+    let hint = tokio::spawn(store.clone().hint());
+    tokio::task::yield_now().await;
+    let away = world.folder.path().join("away.db");
+    fs::rename(world.path(), &away).unwrap();
+    world.hand.advance(Duration::from_secs(1));
+    // Nobody asked for anything: it was looked for.
+    assert_eq!(hint.await.unwrap().unwrap(), Hint::All);
+    fs::rename(&away, world.path()).unwrap();
+    let error = store.clone().acquire(vec![claim("a")]).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Gone);
+    take(&world.open(), &claim("a")).await;
 }
 
 /// Who removes the log alone sends newcomers to another one: two holders of one lock.
@@ -152,7 +171,7 @@ async fn a_log_that_was_removed_is_noticed() {
         fs::remove_file(world.folder.path().join(part)).unwrap();
         world.hand.advance(Duration::from_secs(1));
         let error = store.clone().renew(vec![held.hold(grant.token)]).await.unwrap_err();
-        assert_eq!(*error.kind(), ErrorKind::Unusable);
+        assert_eq!(*error.kind(), ErrorKind::Gone);
         assert!(error.to_string().contains(part), "{error}");
     }
 }
