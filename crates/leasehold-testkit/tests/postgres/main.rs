@@ -13,5 +13,6 @@ mod pooling;
 mod scene;
 mod sessions;
 mod setup;
+mod tokens;
 mod transactions;
 mod waiters;

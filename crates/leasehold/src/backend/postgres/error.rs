@@ -56,6 +56,8 @@ fn answered(said: &DbError, place: &str) -> Error {
         )
     } else if matches!(code.code(), "28000" | "28P01" | "3D000") {
         (ErrorKind::Refused, format!("{place} refuses this user or database: {text}"))
+    } else if *code == SqlState::SEQUENCE_GENERATOR_LIMIT_EXCEEDED {
+        (ErrorKind::Refused, used_up(place))
     } else if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
         (ErrorKind::Refused, standby(place))
     } else if *code == SqlState::LOCK_NOT_AVAILABLE {
@@ -79,6 +81,15 @@ fn answered(said: &DbError, place: &str) -> Error {
 /// The server shuts down, starts up, or an administrator ended it.
 fn ends_session(code: &SqlState) -> bool {
     matches!(code.code(), "57P01" | "57P02" | "57P03" | "57P05")
+}
+
+/// The clock gets there in the year 2255: somebody has set the sequence by hand.
+fn used_up(place: &str) -> String {
+    format!(
+        "the tokens of session mode at {place} are used up: the sequence leasehold.tokens is at \
+         2^53 - 1. Once no resource remembers a token of it, set it back to the clock: select \
+         setval('leasehold.tokens', (date_part('epoch', clock_timestamp()) * 1000000)::bigint)"
+    )
 }
 
 pub(super) fn standby(place: &str) -> String {

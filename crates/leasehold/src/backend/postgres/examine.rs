@@ -8,6 +8,14 @@ use crate::error::Result;
 
 const SETTINGS: &str = include_str!("examine.sql");
 
+/// How far the sequence of session mode is ahead of the clock, in seconds.
+const AHEAD: &str = "select (coalesce(last_value, 0) / 1e6)::float8 \
+                     - date_part('epoch', clock_timestamp()) \
+                     from pg_sequences where schemaname = 'leasehold' and sequencename = 'tokens'";
+
+/// Every session lifts the sequence to the clock, and no further: it is never ahead for long.
+const FAR_AHEAD: f64 = 60.0;
+
 /// What the server's settings mean for locks.
 pub(super) async fn server(session: &Session) -> Result<Vec<Finding>> {
     let asked = session.client.query_typed(SETTINGS, &[]).await;
@@ -55,6 +63,24 @@ pub(super) fn letting_go(version: i32) -> Finding {
          stopped (not gone) for as long as it is",
         "PostgreSQL 14 or newer lets go of it after one and a half TTLs",
     )
+}
+
+/// Whether the tokens of session mode have run away from the clock, which is what keeps them
+/// rising over a fail-over.
+pub(super) async fn tokens(session: &Session) -> Result<Finding> {
+    let asked = session.client.query_typed(AHEAD, &[]).await;
+    let rows = asked.map_err(|error| explain(error, &session.place))?;
+    let Some(row) = rows.first() else { return Err(super::wire::odd_answer()) };
+    let ahead: f64 = row.get(0);
+    if ahead <= FAR_AHEAD {
+        return Ok(fine("the sequence of tokens goes with the database's clock".to_owned()));
+    }
+    Ok(Finding::new(
+        Severity::Warning,
+        format!("the sequence leasehold.tokens is {ahead:.0} s ahead of the database's clock"),
+        "until the clock has caught up, tokens may fall when a standby that lags is promoted. The \
+         clock was set back, or an older leasehold raised the sequence: use the newest everywhere",
+    ))
 }
 
 fn fine(what: String) -> Finding {

@@ -47,7 +47,7 @@ const GUARANTEES: Guarantees = Guarantees {
     consistency: Consistency::Linearizable,
     scope: Scope::Network,
     ends_with: EndsWith::Session,
-    tokens: "a sequence of the database, lifted to its clock in µs by every session",
+    tokens: "a sequence of the database; every session lifts it to the clock in µs if it is behind",
     fair: true,
     survives_restart: false,
     may_lose: &[
@@ -240,6 +240,7 @@ impl Backend for SessionStore {
         reply(Operation::Examine, None, async move {
             let session = self.aside.session().await?;
             let mut findings = examine::server(&session).await?;
+            findings.push(examine::tokens(&session).await?);
             findings.push(examine::letting_go(session.version));
             Ok(findings)
         })

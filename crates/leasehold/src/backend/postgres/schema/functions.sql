@@ -481,32 +481,59 @@ begin
 end
 $$;
 
+-- The server empties an unlogged table when it recovers from a crash, and when a standby is
+-- promoted. So no row here means: the last tokens that were drawn may be forgotten.
+create unlogged table if not exists leasehold.intact (since timestamptz not null);
+do $$
+declare
+    wanted text := (select pg_get_userbyid(c.relowner) from pg_class c
+                     where c.oid = 'leasehold.tokens'::regclass);
+begin
+    -- lift() runs as the owner of the tables, also when another role brings it up to date.
+    if wanted <> (select pg_get_userbyid(c.relowner) from pg_class c
+                   where c.oid = 'leasehold.intact'::regclass) then
+        execute format('alter table leasehold.intact owner to %I', wanted);
+    end if;
+end
+$$;
+
 -- Lifts the sequence of tokens to the clock, for a session that begins. `owned by none`
 -- changes nothing, but takes a lock that keeps every nextval out meanwhile, and what is
--- compared is read under it: a bare setval could take back what another one lifted. (Not a
--- stronger one: it would wait for everybody who only reads, a pg_dump for hours, and
--- every nextval behind it.)
+-- compared is read under it, the clock included: a bare setval could take back what another
+-- one lifted, and a clock that was read before the wait is behind it. (Not a stronger lock: it
+-- would wait for everybody who only reads, a pg_dump for hours, and every nextval behind it.)
 --
--- Sessions do not wait for the disk when they draw a token, so a crash may take back the
--- last ones. It ends all sessions, and those that begin afterwards come through here: the
--- clock is ahead of every token that was drawn, unless it was set back; then the step is
--- more than is drawn in the moments that a crash takes back.
+-- A sequence that is ahead of the clock stays where it is. To raise it a step for each session
+-- would let it run away, and it would fall when a standby that lags is promoted.
+--
+-- Sessions do not wait for the disk when they draw a token, so a crash may take back the last
+-- ones: at most those of three wal_writer_delays. It ends all sessions, and the first that
+-- begins afterwards steps over them, once: no server draws a million tokens in a second. The
+-- clock alone would do, unless it was set back.
 create or replace function leasehold.lift() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    low  bigint := leasehold.clock_floor();
+    low  bigint;
     last bigint;
 begin
     perform set_config('synchronous_commit', 'on', true)
       where current_setting('synchronous_commit') = 'off';
     alter sequence leasehold.tokens owned by none;
+    low := leasehold.clock_floor();
     select last_value into last from leasehold.tokens;
-    perform setval('leasehold.tokens', case when low > last then low else last + 100000000 end);
+    if not exists (select 1 from leasehold.intact) then
+        low := greatest(low, last + greatest(1000000, (select 3000 * setting::bigint
+                 from pg_settings where name = 'wal_writer_delay')));
+        insert into leasehold.intact values (clock_timestamp());
+    end if;
+    if low > last then
+        perform setval('leasehold.tokens', least(low, 9007199254740991));
+    end if;
 end
 $$;
 
 -- Which of their revisions these functions are.
 create or replace function leasehold.revision() returns integer
-language sql immutable as $$ select 4 $$;
+language sql immutable as $$ select 5 $$;
 
 insert into leasehold.meta (version) values (1) on conflict do nothing;
