@@ -64,6 +64,18 @@ fn psql_and_run_exclude_each_other() {
     drop(psql);
 }
 
+/// `pg:05` was hashed, and the command ran beside what pg_advisory_lock(5) protects.
+#[test]
+fn a_pg_name_that_cannot_exclude_its_key_is_a_usage_error() {
+    let (scene, server) = (Scene::new(), Postgres::start(&[]).expect("a server"));
+    for (name, mode) in [("pg:05", "session"), ("pg:1, 42", "session"), ("pg:1,42", "lease")] {
+        let store = format!("{}?mode={mode}", server.url());
+        let said = ended(scene.leasehold(["run", name, "--store", &store, "--", "echo", "ran"]));
+        assert_eq!((said.code, said.stdout.as_str()), (Some(2), ""), "{name} {mode}: {said:?}");
+        assert!(said.stderr.contains("advisory lock"), "{said:?}");
+    }
+}
+
 #[test]
 fn everything_works_on_both_modes() {
     let (scene, server) = (Scene::new(), Postgres::start(&[]).expect("a server"));

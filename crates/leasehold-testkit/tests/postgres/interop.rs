@@ -19,6 +19,8 @@ async fn what_psql_holds_we_do_not_get() {
     for (sql, name) in [
         ("select pg_advisory_lock(1, 42)", "pg:1,42"),
         ("select pg_advisory_lock(12345)", "pg:12345"),
+        // As pg_locks shows that key.
+        ("select pg_advisory_lock(-1, 1)", "pg:4294967295,1"),
         // The plain SQL that the docs give for any other name.
         (
             "select pg_advisory_lock(('x' || encode(substring(sha256(convert_to(\
@@ -100,4 +102,34 @@ async fn one_key_under_two_names_is_one_lock() {
     assert!(locks.lock(&number).try_acquire().await.unwrap().is_none());
     lease.release().await.unwrap();
     assert!(locks.lock(&number).try_acquire().await.unwrap().is_some());
+}
+
+/// They were hashed like any other name: the hand-written lock did not exclude us.
+#[tokio::test]
+async fn a_pg_name_that_is_no_key_is_refused() {
+    let server = Postgres::start(&[]).unwrap();
+    let locks = connect(&server, "session").await;
+    for name in
+        ["pg:05", "pg:+5", "pg: 5", "pg:1, 2", "pg:1,2,3", "pg:abc", "pg:99999999999999999999"]
+    {
+        // Who asks at the same moment travels with it, and has no part in it.
+        let (wrong, right) = (locks.lock(name), locks.lock("a"));
+        let (wrong, right) = tokio::join!(wrong.acquire(), right.acquire());
+        let error = wrong.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Invalid, "{name}");
+        assert!(error.to_string().contains("pg:1,42"), "{error}");
+        right.unwrap().release().await.unwrap();
+    }
+}
+
+/// A row of a table does not exclude what the name promises to exclude.
+#[tokio::test]
+async fn lease_mode_refuses_the_names_of_advisory_locks() {
+    let server = Postgres::start(&[]).unwrap();
+    let locks = connect(&server, "lease").await;
+    for name in ["pg:12345", "pg:1,42", "pg:abc"] {
+        let error = locks.lock(name).try_acquire().await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Invalid, "{name}");
+        assert!(error.to_string().contains("mode=session"), "{error}");
+    }
 }

@@ -59,7 +59,9 @@ async fn it_works_through_a_transaction_pooler_and_refuses_what_is_no_name() {
         server.psql("select count(*) from pg_locks where locktype = 'advisory'").unwrap(),
         "1"
     );
-    let error = acquire_in_transaction(&transaction, "a\nb").await.unwrap_err();
-    assert_eq!(*error.kind(), leasehold::ErrorKind::Invalid);
+    for name in ["a\nb", "pg:05"] {
+        let error = acquire_in_transaction(&transaction, name).await.unwrap_err();
+        assert_eq!(*error.kind(), leasehold::ErrorKind::Invalid, "{name:?}");
+    }
     transaction.commit().await.unwrap();
 }

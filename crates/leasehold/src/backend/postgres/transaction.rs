@@ -38,8 +38,8 @@ use crate::name::Name;
 ///
 /// # Errors
 ///
-/// `Invalid` for a name that no lock can have; otherwise as the server says. The transaction
-/// cannot go on then: roll it back.
+/// `Invalid` for a name that no lock can have, and for one that begins with `pg:` and is no key;
+/// otherwise as the server says, and the transaction cannot go on: roll it back.
 ///
 /// # Cancel safety
 ///
@@ -50,7 +50,7 @@ pub async fn acquire_in_transaction(
     name: impl AsRef<str>,
 ) -> Result<()> {
     let name = Name::new(name)?;
-    match Key::of(&name) {
+    match key_of(&name)? {
         Key::One(key) => {
             let sql = "select pg_advisory_xact_lock($1)::text";
             ask(transaction, &name, sql, &[(&key, Type::INT8)]).await
@@ -79,7 +79,7 @@ pub async fn try_acquire_in_transaction(
     name: impl AsRef<str>,
 ) -> Result<bool> {
     let name = Name::new(name)?;
-    let said = match Key::of(&name) {
+    let said = match key_of(&name)? {
         Key::One(key) => {
             let sql = "select pg_try_advisory_xact_lock($1)::text";
             ask(transaction, &name, sql, &[(&key, Type::INT8)]).await
@@ -90,6 +90,10 @@ pub async fn try_acquire_in_transaction(
         }
     };
     said.map(|said| said.as_deref() == Some("true"))
+}
+
+fn key_of(name: &Name) -> Result<Key> {
+    Key::of(name).map_err(|error| error.on_store(STORE).during(Operation::Acquire, Some(name)))
 }
 
 async fn ask(

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio_postgres::types::ToSql;
 
+use super::super::session::key::Key;
 use super::super::wire::odd_answer;
 use super::{LeaseStore, micros, nanos, verbs};
 use crate::backend::{Claim, Grant, Verdict};
@@ -13,6 +14,7 @@ use crate::holder::{HeldBy, Holder};
 
 impl LeaseStore {
     pub(super) async fn claim(self: Arc<Self>, claims: Vec<Claim>) -> Result<Vec<Verdict>> {
+        claims.iter().try_for_each(|claim| Key::refuse(&claim.name))?;
         let session = self.claims.session().await?;
         let mut verdicts = vec![None; claims.len()];
         // As a rule all claims of a request are of one holder.

@@ -36,13 +36,15 @@ type Tried = std::result::Result<Grant, (Key, Claim)>;
 impl SessionStore {
     pub(super) async fn claim(self: Arc<Self>, claims: Vec<Claim>) -> Result<Vec<Verdict>> {
         let longest = claims.iter().map(|claim| claim.ttl).max().unwrap_or_default();
+        let keyed = |claim: Claim| Key::of(&claim.name).map(|key| (key, claim));
+        let claims = claims.into_iter().map(keyed).collect::<Result<Vec<(Key, Claim)>>>()?;
         let line = self.shared(longest).await?;
         let mut under_way = None;
         let mut tried = Vec::with_capacity(claims.len());
         let plans: Vec<Plan> = {
             let mut table = self.table.lock();
             let now = self.clock.now();
-            let plan = |claim| plan(&mut table, claim, &mut under_way, now, &mut tried);
+            let plan = |keyed| plan(&mut table, keyed, &mut under_way, now, &mut tried);
             claims.into_iter().map(plan).collect()
         };
         let mut answers = Vec::new().into_iter();
@@ -160,7 +162,7 @@ impl SessionStore {
 /// What to do about a claim; one that is to be tried goes to those that are.
 fn plan(
     table: &mut Table,
-    claim: Claim,
+    (key, claim): (Key, Claim),
     under_way: &mut Option<UnderWay>,
     now: Moment,
     tried: &mut Vec<(Key, Claim)>,
@@ -174,7 +176,6 @@ fn plan(
     if table.waiting.contains_key(&claim.owner) {
         return Plan::Answer(Verdict::Queued(None));
     }
-    let key = Key::of(&claim.name);
     if claim.queue && table.crowded.get(&key).is_some_and(|until| *until > now) {
         return Plan::Wait(key, claim);
     }

@@ -20,7 +20,7 @@ impl SessionStore {
         name: &Name,
         forced: &Forced,
     ) -> Result<Option<Token>> {
-        let key = Key::of(name);
+        let key = Key::of(name)?;
         let seen = self.seen(key).await?;
         let Some(holder) = seen.iter().find(|seen| seen.granted) else { return Ok(None) };
         let session = self.aside.session().await?;

@@ -67,7 +67,7 @@ impl Seen {
 
 impl SessionStore {
     pub(super) async fn look_at(self: &Arc<Self>, name: &Name) -> Result<Option<LockInfo>> {
-        let key = Key::of(name);
+        let key = Key::of(name)?;
         let session = self.aside.session().await?;
         let seen = self.seen(key).await?;
         let rows = session.rows(&verbs::LAST_FORCED, &[&name.as_str()]).await?;

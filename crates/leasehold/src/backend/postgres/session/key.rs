@@ -2,7 +2,11 @@
 
 use sha2::{Digest, Sha256};
 
+use crate::error::{Error, Result};
 use crate::name::Name;
+
+/// Names that begin so are advisory locks by their numbers.
+const PREFIX: &str = "pg:";
 
 /// An advisory lock: PostgreSQL has two kinds, which never meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,23 +22,43 @@ impl Key {
     /// exclude each other. Any other name is the first 64 bits of its SHA-256.
     ///
     /// Never change this: programs of different versions must agree.
-    pub(in super::super) fn of(name: &Name) -> Self {
-        let exact = name.as_str().strip_prefix("pg:").and_then(Self::exact);
-        exact.unwrap_or_else(|| {
-            let digest = Sha256::digest(name.as_str().as_bytes());
-            let mut first = [0; 8];
-            first.copy_from_slice(&digest[..8]);
-            Self::One(i64::from_be_bytes(first))
-        })
+    ///
+    /// # Errors
+    ///
+    /// For `pg:` and something else: hashed, it would not exclude the lock that was meant.
+    pub(in super::super) fn of(name: &Name) -> Result<Self> {
+        if let Some(numbers) = name.as_str().strip_prefix(PREFIX) {
+            return Self::exact(numbers).ok_or_else(|| {
+                let message = format!(
+                    "{name} is no advisory lock. Write pg:12345 for pg_advisory_lock(12345) and \
+                     pg:1,42 for pg_advisory_lock(1, 42): 64 bits, or two times 32, in plain \
+                     digits without a plus sign, spaces or leading zeros"
+                );
+                Error::invalid(message)
+            });
+        }
+        let digest = Sha256::digest(name.as_str().as_bytes());
+        let mut first = [0; 8];
+        first.copy_from_slice(&digest[..8]);
+        Ok(Self::One(i64::from_be_bytes(first)))
     }
 
-    /// The numbers as everybody writes them: `+5` and `05` are names like any other.
-    fn exact(text: &str) -> Option<Self> {
-        let key = match text.split_once(',') {
-            Some((first, second)) => Self::Two(first.parse().ok()?, second.parse().ok()?),
-            None => Self::One(text.parse().ok()?),
-        };
-        (key.to_string() == text).then_some(key)
+    /// Refuses a name that stands for an advisory lock, where locks are something else.
+    pub(in super::super) fn refuse(name: &Name) -> Result<()> {
+        if !name.as_str().starts_with(PREFIX) {
+            return Ok(());
+        }
+        let message = "names that begin with pg: are advisory locks, and in mode=lease a lock is a \
+                       row that pg_advisory_lock knows nothing of; connect with mode=session, or \
+                       choose another name";
+        Err(Error::invalid(message))
+    }
+
+    fn exact(numbers: &str) -> Option<Self> {
+        match numbers.split_once(',') {
+            Some((first, second)) => Some(Self::Two(half(first)?, half(second)?)),
+            None => plain(numbers).map(Self::One),
+        }
     }
 
     /// As `pg_locks` shows it: classid, objid, objsubid.
@@ -52,6 +76,17 @@ impl Key {
             _ => Self::Two(high as u32 as i32, low as u32 as i32),
         }
     }
+}
+
+/// A number as everybody writes it: what reads differently may be meant differently.
+fn plain(text: &str) -> Option<i64> {
+    text.parse().ok().filter(|number: &i64| number.to_string() == text)
+}
+
+/// One of two numbers: as functions take it, or without a sign, as `pg_locks` shows it.
+fn half(text: &str) -> Option<i32> {
+    let number = plain(text)?;
+    i32::try_from(number).ok().or_else(|| u32::try_from(number).ok().map(|number| number as i32))
 }
 
 /// These keys as `pg_locks` shows them: classid, objid and objsubid of each.
@@ -80,7 +115,7 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> Key {
-        Key::of(&Name::new(name).unwrap())
+        Key::of(&Name::new(name).unwrap()).unwrap()
     }
 
     /// tooz took 16 bits of a hash; others one that changed with the toolchain. These
@@ -96,11 +131,35 @@ mod tests {
         assert_eq!(key("pg:-1,-2147483648"), Key::Two(-1, i32::MIN));
     }
 
+    /// pg_locks has no signs: who copies a key from there means the same lock.
     #[test]
-    fn only_numbers_as_they_are_written_are_exact() {
-        for name in ["pg:", "pg:+5", "pg:05", "pg:1, 42", "pg:1,", "pg:9223372036854775808"] {
-            let hashed = matches!(key(name), Key::One(key) if key.unsigned_abs() > 1 << 32);
-            assert!(hashed, "{name}");
+    fn a_half_may_be_written_without_its_sign() {
+        assert_eq!(key("pg:4294967295,1"), key("pg:-1,1"));
+        assert_eq!(key("pg:0,2147483648"), Key::Two(0, i32::MIN));
+    }
+
+    /// They were hashed, and did not exclude the lock that was meant.
+    #[test]
+    fn what_is_no_number_is_no_advisory_lock() {
+        for name in [
+            "pg:",
+            "pg:5x",
+            "pg:abc",
+            "pg:+5",
+            "pg:05",
+            "pg:-0",
+            "pg: 5",
+            "pg:1, 42",
+            "pg:1,",
+            "pg:,1",
+            "pg:1,2,3",
+            "pg:9223372036854775808",
+            "pg:-2147483649,1",
+            "pg:1,4294967296",
+        ] {
+            let error = Key::of(&Name::new(name).unwrap()).unwrap_err();
+            assert_eq!(*error.kind(), crate::ErrorKind::Invalid, "{name}");
+            assert!(error.to_string().contains("pg:1,42"), "{error}");
         }
     }
 
