@@ -11,5 +11,6 @@ mod foreign_clients;
 mod forgetting;
 mod keys;
 mod network;
+mod replicas;
 mod tls;
 mod waiting;

@@ -25,12 +25,19 @@ impl RedisStore {
     pub(super) async fn claim(&self, claims: Vec<Claim>) -> Result<Vec<Verdict>> {
         let claims = self.locate(claims, |claim| &claim.name);
         let matter = self.route.slots_matter();
-        let ask = |some| self.claim_in_slot(some);
         if self.settings.wait_replicas == 0 {
-            return by_slot(claims, matter, ask).await;
+            return by_slot(claims, matter, |some| self.claim_in_slot(some)).await;
         }
-        let mut verdicts = by_slot(claims.clone(), matter, ask).await?;
-        Box::pin(self.replicate(&claims, &mut verdicts)).await?;
+        Box::pin(by_slot(claims, matter, |some| self.claim_with_replicas(some))).await
+    }
+
+    async fn claim_with_replicas(&self, claims: Vec<Located<Claim>>) -> Result<Vec<Verdict>> {
+        let mut verdicts = self.claim_in_slot(claims.clone()).await?;
+        let granted = claims.iter().zip(&mut verdicts).filter_map(|(claim, verdict)| {
+            let Verdict::Granted(grant) = verdict else { return None };
+            Some((claim, grant))
+        });
+        self.replicate(granted.collect()).await?;
         Ok(verdicts)
     }
 
@@ -96,19 +103,14 @@ impl RedisStore {
     pub(super) async fn wait_for_turn(self: &Arc<Self>, claim: Claim) -> Result<Turn> {
         // Nothing is known of a place that was given up, or never taken.
         let Some(waiter) = self.waiters.get(claim.owner) else { return Ok(Turn::TryAgain) };
-        let turn = waiter.turn(&self.waiters).await;
+        let mut turn = waiter.turn(&self.waiters).await;
         // Who asks again is still in line, as far as we know.
         if let Turn::Granted(_) = turn {
             self.waiters.forget(claim.owner);
         }
-        if let (Turn::Granted(grant), true) = (&turn, self.settings.wait_replicas > 0) {
-            let mut verdicts = vec![Verdict::Granted(*grant)];
-            let claims = self.locate(vec![claim], |claim| &claim.name);
-            Box::pin(self.replicate(&claims, &mut verdicts)).await?;
-            if let [Verdict::Granted(grant)] = verdicts[..] {
-                return Ok(Turn::Granted(grant));
-            }
-            return Ok(Turn::TryAgain);
+        if let (Turn::Granted(grant), true) = (&mut turn, self.settings.wait_replicas > 0) {
+            let claim = (self.keys(&claim.name), claim);
+            Box::pin(self.replicate(vec![(&claim, grant)])).await?;
         }
         Ok(turn)
     }
@@ -126,7 +128,22 @@ impl RedisStore {
 
     pub(super) async fn settle_claims(&self, claims: Vec<Claim>) -> Result<Vec<Option<Grant>>> {
         let claims = self.locate(claims, |claim| &claim.name);
-        by_slot(claims, self.route.slots_matter(), |some| self.settle_in_slot(some)).await
+        let matter = self.route.slots_matter();
+        if self.settings.wait_replicas == 0 {
+            return by_slot(claims, matter, |some| self.settle_in_slot(some)).await;
+        }
+        Box::pin(by_slot(claims, matter, |some| self.settle_with_replicas(some))).await
+    }
+
+    async fn settle_with_replicas(
+        &self,
+        claims: Vec<Located<Claim>>,
+    ) -> Result<Vec<Option<Grant>>> {
+        let mut grants = self.settle_in_slot(claims.clone()).await?;
+        let granted = claims.iter().zip(&mut grants);
+        let granted = granted.filter_map(|(claim, grant)| Some((claim, grant.as_mut()?)));
+        self.replicate(granted.collect()).await?;
+        Ok(grants)
     }
 
     async fn settle_in_slot(&self, claims: Vec<Located<Claim>>) -> Result<Vec<Option<Grant>>> {

@@ -17,6 +17,7 @@ use super::ears::Ears;
 use super::error::Failure;
 use super::info::Info;
 use super::keys::tag;
+use super::replicas::Replicas;
 use super::script::Call;
 use super::server::{Role, Server};
 use super::slots::{Slots, read_slots};
@@ -46,7 +47,7 @@ pub(super) struct Cluster {
 pub(super) struct Node {
     pub(super) server: Arc<Server>,
     ears: Ears,
-    replicas: Arc<Server>,
+    replicas: Arc<Replicas>,
 }
 
 impl Cluster {
@@ -156,7 +157,7 @@ impl Cluster {
         };
         let server = self.connector.server(host, role)?;
         let ears = Ears::new(self.connector.server(host, Role::Requests)?);
-        let replicas = self.connector.server(host, Role::Requests)?;
+        let replicas = Replicas::new(self.connector.server(host, Role::Requests)?);
         Ok(self.slots.lock().remember(Arc::new(Node { server, ears, replicas })))
     }
 
@@ -235,7 +236,7 @@ impl Cluster {
         Ok(self.slots.lock().masters().iter().map(|node| node.server.clone()).collect())
     }
 
-    pub(super) async fn replicas(&self, slot: u16) -> Result<Arc<Server>> {
+    pub(super) async fn replicas(&self, slot: u16) -> Result<Arc<Replicas>> {
         Ok(self.node_of(slot).await?.replicas.clone())
     }
 

@@ -7,6 +7,7 @@ use redis::Value;
 use super::cluster::Cluster;
 use super::connector::Connector;
 use super::info::Info;
+use super::replicas::Replicas;
 use super::script::Call;
 use super::sentinel::Sentinel;
 use super::server::{Role, Server};
@@ -18,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Debug)]
 pub(super) enum Route {
     /// One server has everything; its messages come on this channel.
-    One { server: Arc<Server>, replicas: Arc<Server>, channel: String },
+    One { server: Arc<Server>, replicas: Arc<Replicas>, channel: String },
     /// So does the one that sentinels name.
     Sentinel(Sentinel),
     /// Every slot has a server of its own.
@@ -37,7 +38,7 @@ impl Route {
                 let host = &settings.hosts[0];
                 let role = Role::Everything { channel: channel.clone() };
                 let server = connector.server(host, role)?;
-                let replicas = connector.server(host, Role::Requests)?;
+                let replicas = Replicas::new(connector.server(host, Role::Requests)?);
                 Ok(Self::One { server, replicas, channel })
             }
             Deployment::Independent => {
@@ -83,8 +84,8 @@ impl Route {
         }
     }
 
-    /// A connection to the server of this slot that may be kept waiting.
-    pub(super) async fn waits_for_replicas(&self, slot: u16) -> Result<Arc<Server>> {
+    /// The replicas of the server that has this slot.
+    pub(super) async fn replicas(&self, slot: u16) -> Result<Arc<Replicas>> {
         match self {
             Self::One { replicas, .. } => Ok(replicas.clone()),
             Self::Sentinel(sentinel) => sentinel.replicas().await,

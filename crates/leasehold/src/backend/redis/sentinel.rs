@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::answer::text;
 use super::connector::Connector;
 use super::error::Failure;
+use super::replicas::Replicas;
 use super::script::Call;
 use super::server::{Role, Server};
 use super::url::Host;
@@ -46,7 +47,7 @@ struct Shared {
 #[derive(Debug, Clone)]
 struct Master {
     server: Arc<Server>,
-    replicas: Arc<Server>,
+    replicas: Arc<Replicas>,
 }
 
 impl Sentinel {
@@ -96,7 +97,7 @@ impl Sentinel {
         Ok(self.shared.master().await?.server)
     }
 
-    pub(super) async fn replicas(&self) -> Result<Arc<Server>> {
+    pub(super) async fn replicas(&self) -> Result<Arc<Replicas>> {
         Ok(self.shared.master().await?.replicas)
     }
 
@@ -159,7 +160,7 @@ impl Shared {
         let role = Role::Master { channel: self.channel.clone() };
         let server = self.connector.server(&host, role)?;
         server.live().await?;
-        let replicas = self.connector.server(&host, Role::Requests)?;
+        let replicas = Replicas::new(self.connector.server(&host, Role::Requests)?);
         Ok(Master { server, replicas })
     }
 
