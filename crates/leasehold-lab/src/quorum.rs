@@ -53,6 +53,8 @@ pub struct Quorum {
     pub bounded: bool,
     /// How often a node forgets everything.
     pub wipes: u8,
+    /// It does not forget everything, but comes back with the oldest data that it has had.
+    pub goes_back: bool,
     /// The second attempt is by a client with another list of nodes.
     pub two_lists: bool,
     /// What nodes check.
@@ -95,6 +97,7 @@ impl Quorum {
             renewals: false,
             bounded: false,
             wipes: 0,
+            goes_back: false,
             two_lists: false,
             rules: Rules::default(),
             habits: Habits::default(),

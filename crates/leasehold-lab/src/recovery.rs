@@ -1,5 +1,5 @@
 //! Nodes that forget: the quorum of [`quorum`](crate::quorum), in which nodes lose all their
-//! data, come back without their marker, and are brought back by a recovery (or are not, and
+//! data, come back without their marker or with older data, and are brought back by a recovery (or are not, and
 //! break what was promised); and clients that do not have the same list of nodes.
 
 use crate::catalogue::{Case, Size, Subject};
@@ -47,6 +47,24 @@ pub const CASES: &[Case] = &[
     )
     .by_hand(),
     Case::holds(
+        "older-data",
+        "a node is restarted with older data, twice; keys vanish at any time",
+        TWO,
+        Subject::Recovery(|model| {
+            model.wipes = 2;
+            model.goes_back = true;
+        }),
+    ),
+    Case::holds(
+        "older-data-holders",
+        "a node is restarted with older data; keys stand under their holders, one of whom renews",
+        TWO,
+        Subject::Recovery(|model| {
+            holding(model);
+            model.goes_back = true;
+        }),
+    ),
+    Case::holds(
         "lists",
         "a client with another list of nodes is refused",
         Size::new(3, 3),
@@ -72,6 +90,28 @@ pub const CASES: &[Case] = &[
             model.bounded = true;
             model.rules.marker = false;
             model.habits.delayed_restart = true;
+        }),
+    ),
+    Case::breaks(
+        UNIQUE,
+        "no-run-id",
+        "a node that was restarted with older data votes at once: tokens",
+        TWO,
+        Subject::Recovery(|model| {
+            model.goes_back = true;
+            model.rules.run_id = false;
+        }),
+    ),
+    Case::breaks(
+        EXCLUSIVE,
+        "no-run-id-holders",
+        "a node that was restarted with older data votes at once: holders",
+        TWO,
+        Subject::Recovery(|model| {
+            model.bounded = true;
+            model.goes_back = true;
+            model.guesses = &[Some(1), Some(2)];
+            model.rules.run_id = false;
         }),
     ),
     Case::breaks(

@@ -127,6 +127,11 @@ fn redlock_survives_the_loss_of_a_minoritys_data() {
 }
 
 #[test]
+fn redlock_survives_a_minority_that_comes_back_with_older_data() {
+    passes("redlock", Fault::Older);
+}
+
+#[test]
 fn redis_survives_paused_holders() {
     passes("redis", Fault::Pause);
 }

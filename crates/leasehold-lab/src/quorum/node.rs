@@ -42,6 +42,8 @@ pub enum Standing {
     Blank,
     /// It is new, and has heard of its list.
     Noticed,
+    /// It was restarted, and may have come back with older data.
+    Restarted,
     /// It was told the highest token, and waits to be readmitted.
     Joining,
 }
@@ -61,6 +63,8 @@ pub struct Rules {
     pub counts_by_itself: bool,
     /// Without the marker, everything is refused.
     pub marker: bool,
+    /// The marker names the server's run: after a restart it does not count.
+    pub run_id: bool,
     /// Requests of another epoch are refused.
     pub epoch: bool,
     /// Requests of a client with another list of nodes are refused.
@@ -76,6 +80,7 @@ impl Default for Rules {
             renewal_recreates: false,
             counts_by_itself: false,
             marker: true,
+            run_id: true,
             epoch: true,
             list: true,
         }
@@ -186,6 +191,20 @@ impl<T: Copy + Ord + From<u8> + Add<Output = T>> Node<T> {
         *self = Self { standing: Standing::Blank, ..Self::new(self.list) };
     }
 
+    /// It is restarted, and is known to have kept everything or not.
+    pub fn restart(&mut self, rules: &Rules, kept: bool) {
+        let voted = matches!(self.standing, Standing::Member | Standing::Joining);
+        if voted && rules.run_id && !kept {
+            self.standing = Standing::Restarted;
+        }
+    }
+
+    /// It is restarted with the oldest data that it has had, marker and all.
+    pub fn go_back(&mut self, rules: &Rules) {
+        *self = Self::new(self.list);
+        self.restart(rules, false);
+    }
+
     /// Does what is asked, if it may, and answers.
     pub fn step(&mut self, rules: &Rules, request: Request<T>) -> Answer<T> {
         match request.order {
@@ -282,9 +301,10 @@ impl<T: Copy + Ord + From<u8> + Add<Output = T>> Node<T> {
                 }
                 Answer::Sealed { last: self.token }
             }
-            (Order::Install { token }, Standing::Blank | Standing::Noticed | Standing::Joining)
-                if epoch > self.epoch =>
-            {
+            (
+                Order::Install { token },
+                Standing::Blank | Standing::Noticed | Standing::Restarted | Standing::Joining,
+            ) if epoch > self.epoch => {
                 // What a foreign client has set here stays: it can only stand in the way.
                 let (standing, lock) = (Standing::Joining, self.lock);
                 *self = Self { standing, lock, token, ..Self::new(list) };

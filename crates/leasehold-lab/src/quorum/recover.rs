@@ -1,4 +1,4 @@
-//! Nodes that forget everything, and what brings them back: the recovery seals a majority of
+//! Nodes that forget everything or come back with older data, and what brings them back: the recovery seals a majority of
 //! the others with a new epoch *while* it reads their tokens, installs the highest, waits out
 //! the longest lease, and only then readmits the node.
 
@@ -11,8 +11,11 @@ impl Quorum {
     /// The steps of faults and recoveries.
     pub(super) fn list_recovery_steps(&self, state: &State, actions: &mut Vec<Action>) {
         let blank = |node: &usize| state.columns[*node].node.standing == Standing::Blank;
+        let lost = |node: &usize| {
+            matches!(state.columns[*node].node.standing, Standing::Blank | Standing::Restarted)
+        };
         if state.wipes > 0 {
-            let wiped = self.members(state).filter(|node| !blank(node));
+            let wiped = self.members(state).filter(|node| !lost(node));
             actions.extend(wiped.map(Action::Wipe));
         }
         if !self.rules.marker {
@@ -62,7 +65,10 @@ impl Quorum {
     pub(super) fn apply_recovery(&self, state: &mut State, action: Action) {
         match action {
             Action::Wipe(node) => {
-                state.columns[node].node.forget();
+                match self.goes_back {
+                    true => state.columns[node].node.go_back(&self.rules),
+                    false => state.columns[node].node.forget(),
+                }
                 // Its word was counted when it was given; a recovery that had read it has.
                 state.wipes -= 1;
                 if state.columns[node].recovering {

@@ -55,6 +55,9 @@ pub(super) fn tell(model: &Quorum, before: &State, action: Action, after: &State
             let owner = before.columns[node].node.lock.unwrap_or_default();
             format!("node {}: the key of {} vanishes", name(node), client(owner.into()))
         }
+        Action::Wipe(node) if model.goes_back => {
+            format!("node {} IS RESTARTED WITH ITS OLDEST DATA", name(node))
+        }
         Action::Wipe(node) => format!("node {} FORGETS EVERYTHING", name(node)),
         Action::Rejoin(node) => format!("node {} goes on, empty", name(node)),
         Action::Recover(node) => format!("a recovery of node {} begins", name(node)),
@@ -90,6 +93,9 @@ fn delivered(before: &State, at: usize, node: usize, order: Order, answer: Answe
     let answer = match answer {
         Answer::NoMember if column.node.standing == Standing::Blank => {
             "it has no marker".to_owned()
+        }
+        Answer::NoMember if column.node.standing == Standing::Restarted => {
+            "its marker is of an earlier run".to_owned()
         }
         Answer::NoMember => "it is not readmitted".to_owned(),
         Answer::OtherEpoch(epoch) => format!("it is in epoch {epoch}"),

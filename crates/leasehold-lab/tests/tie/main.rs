@@ -107,6 +107,9 @@ fn a_redlock_node_is_its_model() {
         "install: no",
         "readmit: yes",
         "readmit: no",
+        "arrive: yes",
+        "restart: trusted",
+        "restart: not trusted",
         "record: expired",
         "refused: no member",
         "refused: other epoch",
@@ -124,6 +127,7 @@ fn a_redlock_node_with_a_rule_left_out_is_noticed() {
         ("renewal_checks_token", NodeRules { renewal_checks_token: false, ..right }),
         ("renewal_recreates", NodeRules { renewal_recreates: true, ..right }),
         ("counts_by_itself", NodeRules { counts_by_itself: true, ..right }),
+        ("run_id", NodeRules { run_id: false, ..right }),
         ("epoch", NodeRules { epoch: false, ..right }),
         ("list", NodeRules { list: false, ..right }),
     ];

@@ -81,9 +81,10 @@ impl<'a> NodeTie<'a> {
             Step::Release { by, both, tell } => self.release(by, both, tell, &mut messages)?,
             Step::Withdraw { by, both, bar } => self.withdraw(by, both, bar, &mut messages)?,
             Step::Force { by, lock } => self.force(by, lock, &mut messages)?,
-            Step::Stand { word, list, epoch, longest, floor } => {
-                self.stand(word, list, epoch, longest, floor)?;
+            Step::Stand { word, list, epoch, longest, floor, keeps } => {
+                self.stand(word, list, epoch, longest, floor, keeps)?;
             }
+            Step::Restart { kept, keeps } => self.restart(kept, keeps),
             Step::Pass { seconds } => self.world.pass(seconds),
             Step::Wipe => self.wipe(),
             Step::LoseLock { lock } => {
@@ -327,11 +328,14 @@ impl<'a> NodeTie<'a> {
         epoch: i8,
         longest: u64,
         floor: Mark,
+        keeps: bool,
     ) -> Result<(), String> {
         let epoch = self.epoch(epoch);
         let floor = self.resolve(Some(floor), 0);
-        let args = words([&word, &list(its_list), &epoch, &longest, &floor]);
+        let keeps = if keeps { "+" } else { "-" };
+        let args = words([&word, &list(its_list), &keeps, &epoch, &longest, &floor]);
         let seen = self.world.script("STANDING", &[self.marker_key()], &args);
+        let run = format!("{}{keeps}", self.world.run_id());
         let order = match word {
             "notice" => Order::Notice,
             "found" => Order::Found,
@@ -349,29 +353,63 @@ impl<'a> NodeTie<'a> {
                 assert!(last <= self.marker.ceiling, "{last} is above what a seal tells");
             }
         }
-        self.tally.note(format!("{word}: {}", if done { "yes" } else { "no" }));
         match (order, done) {
-            (Order::Found, true) => self.marker = Marker::default(),
+            (Order::Release { .. }, _) if word == "arrive" => {
+                // What was not synced for a while may be lost, whatever is synced now.
+                done = keeps == "-" && self.marker.run.ends_with('+');
+                if done {
+                    self.marker.run = run;
+                }
+            }
+            (Order::Found, true) => self.marker = Marker { run, ..Marker::default() },
             (Order::Install { .. }, true) => {
-                self.marker = Marker { longest, ceiling: floor, floor };
+                self.marker = Marker { longest, ceiling: floor, floor, run };
             }
             _ => {}
         }
+        self.tally.note(format!("{word}: {}", if done { "yes" } else { "no" }));
         let clock = int(self.world.micros());
         let expected = Value::Array(vec![Value::Int(done.into()), self.marker_value(), clock]);
         same(&format!("the answer to \"{word}\""), &expected, &seen)
     }
 
-    fn wipe(&mut self) {
+    /// The marker is of an earlier run of the server, and somebody arrives. Unless every write was
+    /// synced, all else is of a time before any lock was taken.
+    fn restart(&mut self, kept: bool, keeps: bool) {
+        let sign = |keeps: bool| if keeps { "+" } else { "-" };
+        let key = self.marker_key();
+        if !(kept && keeps) {
+            self.lose_locks();
+        }
+        if !matches!(self.node().standing, Standing::Blank | Standing::Noticed) {
+            self.marker.run = format!("0ddba11{}", sign(kept));
+            let text = self.marker.text(self.node());
+            self.world.ask::<()>(cmd("SET").arg(&key).arg(text));
+            self.marker.run = format!("{}{}", self.world.run_id(), sign(keeps));
+        }
+        self.world.script("STANDING", &[key], &words([&"arrive", &"", &sign(keeps)]));
+        for lock in &mut self.locks {
+            lock.node.restart(&self.rules, kept && keeps);
+        }
+        let trusted = if kept && keeps { "trusted" } else { "not trusted" };
+        self.tally.note(format!("restart: {trusted}"));
+    }
+
+    fn lose_locks(&mut self) {
         let mut delete = cmd("DEL");
-        delete.arg(self.marker_key());
-        for lock in &self.locks {
+        for lock in &mut self.locks {
             delete.arg(&lock.keys[..]);
+            lock.lose();
         }
         self.world.ask::<i64>(&delete);
+    }
+
+    fn wipe(&mut self) {
+        self.world.ask::<i64>(cmd("DEL").arg(self.marker_key()));
+        self.lose_locks();
         self.marker = Marker::default();
         for lock in &mut self.locks {
-            lock.forget();
+            lock.node.forget();
         }
     }
 

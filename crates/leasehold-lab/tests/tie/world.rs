@@ -94,6 +94,13 @@ impl World {
         call.query(&mut self.connection).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
+    /// What the server calls its present run.
+    pub(crate) fn run_id(&mut self) -> String {
+        let info: String = self.ask(cmd("INFO").arg("server"));
+        let run = info.lines().find_map(|line| line.strip_prefix("run_id:"));
+        run.expect("it has one").trim_end().to_owned()
+    }
+
     /// What a command answers.
     pub(crate) fn ask<T: redis::FromRedisValue>(&mut self, command: &Cmd) -> T {
         command.query(&mut self.connection).unwrap_or_else(|error| panic!("{command:?}: {error}"))

@@ -35,6 +35,8 @@ pub enum Fault {
     Disk,
     /// Row 22: a thousand clients wait for one lock.
     Waiters,
+    /// Row 23: a server killed and started again with older data.
+    Older,
 }
 
 /// Who injects a fault.
@@ -50,7 +52,7 @@ pub enum Place {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 13] = [
+    pub const ALL: [Fault; 14] = [
         Fault::Pause,
         Fault::Freeze,
         Fault::Queue,
@@ -64,6 +66,7 @@ impl Fault {
         Fault::Kill,
         Fault::Disk,
         Fault::Waiters,
+        Fault::Older,
     ];
 
     /// Its name on the command line.
@@ -82,6 +85,7 @@ impl Fault {
             Self::Kill => "kill",
             Self::Disk => "disk",
             Self::Waiters => "waiters",
+            Self::Older => "older",
         }
     }
 
@@ -98,6 +102,7 @@ impl Fault {
             Self::Leader | Self::Stopped => 16,
             Self::Kill | Self::Disk => 20,
             Self::Waiters => 22,
+            Self::Older => 23,
         }
     }
 
@@ -107,7 +112,7 @@ impl Fault {
             Self::Pause | Self::Freeze | Self::Queue | Self::Kill | Self::Waiters => Place::Worker,
             Self::Partition | Self::Network => Place::Wire,
             Self::Clock | Self::Amnesia | Self::Restart | Self::Disk => Place::Stage,
-            Self::Leader | Self::Stopped => Place::Stage,
+            Self::Leader | Self::Stopped | Self::Older => Place::Stage,
         }
     }
 

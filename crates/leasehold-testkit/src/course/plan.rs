@@ -118,7 +118,9 @@ fn rhythm(fault: Fault, ttl: Duration) -> Option<Rhythm> {
         Fault::Partition => rhythm(ttl.mul_f64(0.7), ttl / 2, ttl * 3),
         Fault::Network => rhythm(ttl / 2, ttl / 30, ttl * 2),
         Fault::Clock => rhythm(ttl * 3, ttl / 2, ttl * 4),
-        Fault::Amnesia | Fault::Restart | Fault::Leader => rhythm(ttl * 6, ttl / 30, ttl * 3),
+        Fault::Amnesia | Fault::Older | Fault::Restart | Fault::Leader => {
+            rhythm(ttl * 6, ttl / 30, ttl * 3)
+        }
         // Long enough for what it knows to have run out when it wakes.
         Fault::Stopped => rhythm(ttl * 3, ttl * 2, ttl * 4),
         Fault::Kill => rhythm(ttl / 3, ttl / 300, ttl / 6),

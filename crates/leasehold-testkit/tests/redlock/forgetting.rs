@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use leasehold::ErrorKind;
 use leasehold::backend::redlock::repair;
 use leasehold::clock::Clock;
+use leasehold::{ErrorKind, LeaseState};
 use leasehold_testkit::world::{eventually, within_bound};
 
-use crate::scene::{LONG, SHORT, client, connect, marker, nodes};
+use crate::scene::{DURABLE, LONG, SHORT, client, connect, marker, nodes};
 
 /// FAULTS 11: sealed, told the highest token, and readmitted when no older lease is left.
 #[tokio::test]
@@ -132,4 +132,88 @@ async fn a_founding_that_stopped_halfway_is_finished() {
         let whole = async || five.nodes.iter().all(|node| marker(node).starts_with("member "));
         eventually("all vote", whole).await;
     }
+}
+
+/// FAULTS 23: a snapshot brought a node back to a time before the lease, and it voted at once:
+/// two holders, although no more than one node ever failed.
+#[tokio::test]
+async fn a_node_that_came_back_with_older_data_does_not_vote_at_once() {
+    let mut three = nodes(3, &[]);
+    let (holder, other) = (client(&three).await, client(&three).await);
+    other.lock("b").ttl(SHORT).acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(three.nodes[1].cli(&["save"]).unwrap(), "OK");
+    let lease = holder.lock("a").ttl(SHORT).acquire().await.unwrap();
+    // A claim to one node may be lost: two of three are enough.
+    let voted = async || three.nodes[2].cli(&["del", "lock:a"]).unwrap() == "1";
+    eventually("the third node has voted", voted).await;
+    three.nodes[1].kill();
+    three.nodes[1].restart().unwrap();
+    assert!(marker(&three.nodes[1]).starts_with("member "), "it believes that it may vote");
+    assert_eq!(three.nodes[1].cli(&["get", "lock:a"]).unwrap(), "");
+    let fresh = client(&three).await;
+    for locks in [&other, &fresh] {
+        let second = locks.lock("a").ttl(SHORT).try_acquire().await;
+        let second = second.ok().flatten();
+        assert!(second.is_none() || lease.state() != LeaseState::Held, "two hold it: {second:?}");
+    }
+    let votes = async || {
+        let _ = other.lock("c").ttl(SHORT).try_acquire().await;
+        marker(&three.nodes[1]).starts_with("member ")
+    };
+    eventually("it votes again", votes).await;
+    // It is needed now: another one is gone.
+    three.nodes[0].kill();
+    let next = within_bound("the lock", other.lock("a").acquire()).await.unwrap();
+    assert!(next.token() > lease.token());
+}
+
+/// With every write on disk before it is answered, a restart has lost nothing: nobody waits.
+#[tokio::test]
+async fn a_node_that_keeps_every_write_votes_at_once() {
+    let mut three = nodes(3, DURABLE);
+    let locks = client(&three).await;
+    // An hour: a node that had to wait would not be back within this test.
+    let hour = std::time::Duration::from_secs(3600);
+    let lease = locks.lock("a").ttl(hour).acquire().await.unwrap();
+    for place in [0, 1] {
+        three.nodes[place].kill();
+        three.nodes[place].restart().unwrap();
+    }
+    three.nodes[2].kill();
+    let verified = async || lease.verify().await.is_ok();
+    eventually("both restarted nodes vote", verified).await;
+    // What is not synced any more is not trusted after the next restart.
+    for place in [0, 1] {
+        three.nodes[place].cli(&["config", "set", "appendfsync", "everysec"]).unwrap();
+    }
+    let _fresh = client(&three).await;
+    three.nodes[0].kill();
+    three.nodes[0].restart().unwrap();
+    let restarted = async || {
+        let refused = locks.lock("b").ttl(SHORT).try_acquire().await.is_err();
+        refused && marker(&three.nodes[0]).starts_with("restarted ")
+    };
+    eventually("one vote of three is no majority", restarted).await;
+}
+
+/// All of them came back with what they had saved: an operator decides, and tokens go on.
+#[tokio::test]
+async fn nodes_that_were_all_restarted_wait_for_an_operator() {
+    let mut three = nodes(3, &[]);
+    let locks = client(&three).await;
+    let before = locks.lock("a").ttl(SHORT).acquire().await.unwrap();
+    let token = before.token();
+    before.release().await.unwrap();
+    for node in &mut three.nodes {
+        node.cli(&["save"]).unwrap();
+        node.kill();
+        node.restart().unwrap();
+    }
+    let refused = leasehold::connect(three.url()).await.unwrap_err();
+    assert!(refused.to_string().contains("restarted"), "{refused}");
+    assert!(refused.to_string().contains("doctor --repair"), "{refused}");
+    let findings = within_bound("the repair", repair(&three.url(), Clock::boot())).await.unwrap();
+    assert!(findings.iter().any(|finding| finding.what == "3 of 3 nodes vote"), "{findings:?}");
+    let after = connect(three.url()).await.lock("a").ttl(LONG).acquire().await.unwrap();
+    assert!(after.token() > token);
 }

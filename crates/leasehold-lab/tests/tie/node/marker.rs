@@ -10,7 +10,7 @@ const LEAD: u64 = 1_000_000;
 const RETENTION: u64 = 3_600_000_000;
 
 /// The numbers of the marker.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Marker {
     /// The longest TTL, in ms.
     pub(super) longest: u64,
@@ -18,6 +18,8 @@ pub(super) struct Marker {
     pub(super) ceiling: u64,
     /// No token is below it.
     pub(super) floor: u64,
+    /// The run of the server that wrote it, and whether that syncs every write.
+    pub(super) run: String,
 }
 
 impl Marker {
@@ -37,12 +39,14 @@ impl Marker {
     /// As the server keeps it.
     pub(super) fn text(&self, node: &Node<u64>) -> String {
         let (list, epoch) = (list(node.list), node.epoch);
-        let Self { longest, ceiling, floor } = self;
-        match node.standing {
-            Standing::Blank => String::new(),
-            Standing::Noticed => format!("noticed {list}"),
-            Standing::Joining => format!("joining {list} {epoch} {longest} {ceiling} {floor}"),
-            Standing::Member => format!("member {list} {epoch} {longest} {ceiling} {floor}"),
-        }
+        let Self { longest, ceiling, floor, run } = self;
+        let standing = match node.standing {
+            Standing::Blank => return String::new(),
+            Standing::Noticed => return format!("noticed {list}"),
+            Standing::Joining => "joining",
+            Standing::Restarted => "restarted",
+            Standing::Member => "member",
+        };
+        format!("{standing} {list} {epoch} {longest} {ceiling} {floor} {run}")
     }
 }

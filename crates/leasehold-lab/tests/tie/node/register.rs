@@ -81,11 +81,11 @@ impl Register {
         }
     }
 
-    /// All of it is lost.
-    pub(super) fn forget(&mut self) {
+    /// All that is kept of the lock is lost.
+    pub(super) fn lose(&mut self) {
         let (node, keys) = (self.node, self.keys.clone());
         *self = Self { node, keys, ..Self::new("") };
-        self.node.forget();
+        self.node.vanish();
     }
 
     /// What has expired is gone; without a record, this stands for the last token. Whether the

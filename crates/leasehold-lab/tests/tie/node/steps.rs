@@ -16,7 +16,9 @@ pub(crate) enum Step {
     /// An operator takes the lock away.
     Force { by: Sender, lock: usize },
     /// What founds a node, or brings it back.
-    Stand { word: &'static str, list: u8, epoch: i8, longest: u64, floor: Mark },
+    Stand { word: &'static str, list: u8, epoch: i8, longest: u64, floor: Mark, keeps: bool },
+    /// The server was restarted; it synced every write before, and does now, or not.
+    Restart { kept: bool, keeps: bool },
     /// Time passes.
     Pass { seconds: u64 },
     /// The node forgets everything.
@@ -48,13 +50,15 @@ pub(crate) enum Mark {
 }
 
 /// The steps of `standing.lua`; those more often that bring a node back.
-const WORDS: [&str; 9] =
-    ["look", "notice", "found", "found", "seal", "install", "install", "readmit", "readmit"];
+const WORDS: [&str; 10] = [
+    "look", "arrive", "notice", "found", "found", "seal", "install", "install", "readmit",
+    "readmit",
+];
 
 impl Step {
     /// What makes a new node vote.
     pub(crate) fn founding(word: &'static str) -> Self {
-        Self::Stand { word, list: 0, epoch: 0, longest: 0, floor: Mark::Last(0) }
+        Self::Stand { word, list: 0, epoch: 0, longest: 0, floor: Mark::Last(0), keeps: true }
     }
 
     /// Something.
@@ -89,12 +93,14 @@ impl Step {
                 let word = WORDS[random.usize(..WORDS.len())];
                 let epoch = [0, 0, 1, 1, 2, -1][random.usize(..6)];
                 let (list, longest) = (u8::from(random.u8(..10) == 0), 1000 * random.u64(1..20));
-                Self::Stand { word, list, epoch, longest, floor: Mark::random(random) }
+                let (floor, keeps) = (Mark::random(random), random.u8(..4) > 0);
+                Self::Stand { word, list, epoch, longest, floor, keeps }
             }
             88..94 => Self::Pass { seconds: super::TICK },
             94 => Self::Pass { seconds: [62, 4_000, 8_000][random.usize(..3)] },
             95 if random.bool() => Self::Wipe,
-            95..98 => Self::LoseLock { lock },
+            95 => Self::Restart { kept: random.bool(), keeps: random.bool() },
+            96..98 => Self::LoseLock { lock },
             _ => Self::Foreign { lock },
         }
     }

@@ -31,6 +31,7 @@ impl Store for Etcd {
             Fault::Leader | Fault::Stopped => None,
             Fault::Clock => Some("it has no use for the wall clock, and faketime none for Go"),
             Fault::Amnesia => Some("a member without its data is another member"),
+            Fault::Older => Some("what is acknowledged is on the disks of a majority"),
             Fault::Disk => Some("a full disk is etcd's own matter: it refuses writes"),
         }
     }

@@ -21,7 +21,7 @@ impl Store for Memory {
         match fault {
             Fault::Pause | Fault::Queue | Fault::Waiters => None,
             Fault::Freeze => Some("freezing the process freezes the store"),
-            Fault::Kill | Fault::Restart | Fault::Amnesia => {
+            Fault::Kill | Fault::Restart | Fault::Amnesia | Fault::Older => {
                 Some("the store dies with its process")
             }
             Fault::Disk => Some("the store has no disk"),

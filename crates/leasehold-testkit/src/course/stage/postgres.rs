@@ -42,6 +42,7 @@ impl Store for Mode {
             Fault::Pause | Fault::Freeze | Fault::Queue | Fault::Kill | Fault::Waiters => None,
             Fault::Network | Fault::Partition | Fault::Clock | Fault::Restart => None,
             Fault::Amnesia => Some("a database without its data is another database"),
+            Fault::Older => Some("what is committed is on disk; a backup is another database"),
             Fault::Leader | Fault::Stopped => {
                 Some("one server; the tests promote a standby that lagged")
             }

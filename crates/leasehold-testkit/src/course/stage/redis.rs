@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::{Stage, Store, servers};
 use crate::course::fault::Fault;
@@ -32,7 +32,9 @@ impl Store for Redis {
 
     fn does_not_promise(&self, fault: Fault) -> &'static [(&'static str, &'static str)] {
         match fault {
-            Fault::Amnesia => &[("X", "leases are lost with the data; tokens are not")],
+            Fault::Amnesia | Fault::Older => {
+                &[("X", "leases are lost with the data; tokens are not")]
+            }
             Fault::Clock => &[
                 ("X", "keys expire by the server's wall clock: early when it jumps ahead"),
                 ("L", "and late when it jumps back"),
@@ -42,14 +44,7 @@ impl Store for Redis {
     }
 
     fn set(&self, folder: &Path, fault: Fault) -> Result<Box<dyn Stage>> {
-        let make = |data: &Path, addr: SocketAddr| {
-            let mut command = Command::new("redis-server");
-            command.args(["--bind", "127.0.0.1", "--port", &addr.port().to_string()]);
-            command.args(["--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
-            command.arg("--dir").arg(data);
-            command
-        };
-        let mut server = Server::new(&folder.join("redis"), make)?.ready_when(answers);
+        let mut server = new_server(&folder.join("redis"), fault)?;
         if fault == Fault::Clock {
             server = server.with_clock()?;
         }
@@ -58,8 +53,30 @@ impl Store for Redis {
     }
 }
 
+/// A server that syncs every write; or one with snapshots only, where it is to come back with
+/// older data.
+pub(super) fn new_server(folder: &Path, fault: Fault) -> Result<Server> {
+    let appends = if fault == Fault::Older { "no" } else { "yes" };
+    let make = move |data: &Path, addr: SocketAddr| {
+        let mut command = Command::new("redis-server");
+        command.args(["--bind", "127.0.0.1", "--port", &addr.port().to_string()]);
+        command.args(["--save", "", "--appendonly", appends, "--appendfsync", "always"]);
+        command.arg("--dir").arg(data);
+        command
+    };
+    Ok(Server::new(folder, make)?.ready_when(answers))
+}
+
+/// Takes a snapshot: what the server comes back with after the next strike.
+pub(super) fn save(server: &Server) -> Result<()> {
+    let port = server.addr().port().to_string();
+    let saved = Command::new("redis-cli").args(["-p", &port, "save"]).output()?;
+    ensure!(saved.stdout.starts_with(b"OK"), "no snapshot: {saved:?}");
+    Ok(())
+}
+
 /// It takes connections while it still reads its data.
-pub(super) fn answers(addr: SocketAddr) -> bool {
+fn answers(addr: SocketAddr) -> bool {
     let asked = Command::new("redis-cli").args(["-p", &addr.port().to_string(), "ping"]).output();
     asked.is_ok_and(|output| output.stdout.starts_with(b"PONG"))
 }
@@ -81,6 +98,7 @@ impl Stage for OneServer {
     }
 
     fn heal(&mut self, fault: Fault, strike: &Strike) -> Result<()> {
-        servers::heal(&mut self.0, fault, strike)
+        servers::heal(&mut self.0, fault, strike)?;
+        if fault == Fault::Older { save(&self.0) } else { Ok(()) }
     }
 }

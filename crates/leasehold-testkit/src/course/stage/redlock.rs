@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -56,15 +55,7 @@ impl Store for Redlock {
     fn set(&self, folder: &Path, fault: Fault) -> Result<Box<dyn Stage>> {
         let mut nodes = Vec::new();
         for node in 0..NODES {
-            let make = |data: &Path, addr: SocketAddr| {
-                let mut command = Command::new("redis-server");
-                command.args(["--bind", "127.0.0.1", "--port", &addr.port().to_string()]);
-                command.args(["--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
-                command.arg("--dir").arg(data);
-                command
-            };
-            let server = Server::new(&folder.join(format!("node{node}")), make)?;
-            let mut server = server.ready_when(redis::answers);
+            let mut server = redis::new_server(&folder.join(format!("node{node}")), fault)?;
             if fault == Fault::Clock {
                 server = server.with_clock()?;
             }
@@ -107,6 +98,9 @@ impl Stage for Nodes {
     fn heal(&mut self, fault: Fault, strike: &Strike) -> Result<()> {
         for node in std::mem::take(&mut self.struck) {
             servers::heal(&mut self.nodes[node], fault, strike)?;
+        }
+        if fault == Fault::Older {
+            self.nodes.iter().try_for_each(redis::save)?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ const JUMP: i64 = 3_600;
 pub fn inject(server: &mut Server, fault: Fault, strike: &Strike) -> Result<()> {
     match fault {
         Fault::Restart | Fault::Leader if stops(strike) => server.pause(),
-        Fault::Restart | Fault::Leader | Fault::Amnesia => server.kill(),
+        Fault::Restart | Fault::Leader | Fault::Amnesia | Fault::Older => server.kill(),
         Fault::Clock => server.set_clock(Rng::with_seed(strike.draw).i64(-JUMP..=JUMP)),
         _ => bail!("{} does not strike a server", fault.name()),
     }
@@ -25,7 +25,8 @@ pub fn inject(server: &mut Server, fault: Fault, strike: &Strike) -> Result<()> 
 pub fn heal(server: &mut Server, fault: Fault, strike: &Strike) -> Result<()> {
     match fault {
         Fault::Restart | Fault::Leader if stops(strike) => server.resume(),
-        Fault::Restart | Fault::Leader => server.start(Data::Kept),
+        // With what was on its disk: of some time ago, if the stage saw to that.
+        Fault::Restart | Fault::Leader | Fault::Older => server.start(Data::Kept),
         Fault::Amnesia => server.start(Data::Lost),
         Fault::Clock => server.set_clock(0),
         _ => bail!("{} does not strike a server", fault.name()),

@@ -29,7 +29,7 @@ impl Store for Sqlite {
             Fault::Disk | Fault::Waiters => None,
             Fault::Network | Fault::Partition => Some("there is no network"),
             Fault::Restart => Some("there is no server; `kill` ends processes that write"),
-            Fault::Amnesia => Some("there is no server that could lose its data"),
+            Fault::Amnesia | Fault::Older => Some("there is no server that could lose its data"),
             Fault::Clock => Some("there is no server with a clock of its own"),
             Fault::Leader | Fault::Stopped => Some("there is no cluster"),
         }

@@ -23,7 +23,9 @@ impl Store for Zookeeper {
     fn does_not_apply(&self, fault: Fault) -> Option<&'static str> {
         match fault {
             Fault::Clock => Some("neither tokens nor sessions go by a wall clock"),
-            Fault::Amnesia => Some("what is acknowledged is on the disks of a majority"),
+            Fault::Amnesia | Fault::Older => {
+                Some("what is acknowledged is on the disks of a majority")
+            }
             Fault::Disk => Some("the disk is the servers', not the clients'"),
             Fault::Stopped => Some("`leader` stops it as well: every fourth time"),
             _ => None,

@@ -74,11 +74,17 @@ impl Info {
 pub(super) async fn setting(server: &Arc<Server>, name: &str) -> Option<String> {
     let mut get = redis::cmd("CONFIG");
     get.arg("GET").arg(name);
-    match server.ask_in_time(&get).await.ok()? {
-        Value::Map(pairs) => pairs.first().and_then(|(_, value)| text(value).ok().map(Into::into)),
-        Value::Array(pair) => pair.get(1).and_then(|value| text(value).ok().map(Into::into)),
+    value_of(&server.ask_in_time(&get).await.ok()?)
+}
+
+/// What the answer to `CONFIG GET` of one setting says.
+pub(super) fn value_of(answer: &Value) -> Option<String> {
+    let value = match answer {
+        Value::Map(pairs) => pairs.first().map(|(_, value)| value),
+        Value::Array(pair) => pair.get(1),
         _ => None,
-    }
+    };
+    value.and_then(|value| text(value).ok().map(Into::into))
 }
 
 #[cfg(test)]

@@ -132,17 +132,17 @@ impl RedlockStore {
     fn new(settings: Settings, clock: Clock) -> Result<Self> {
         check_list(&settings)?;
         let channel = format!("leasehold:wake:{}", Owner::random());
+        let marker = format!("leasehold:node:{}", settings.prefix);
         let nodes = settings
             .hosts
             .iter()
             .enumerate()
-            .map(|(index, host)| Node::new(index, host, &settings, &clock, &channel));
+            .map(|(index, host)| Node::new(index, host, &settings, &clock, &channel, &marker));
         let nodes = nodes.collect::<Result<Vec<_>>>()?;
         let list = match &settings.list {
             Some(name) => list_hash([format!("{name}/{}", nodes.len())].iter()),
             None => list_hash(settings.hosts.iter()),
         };
-        let marker = format!("leasehold:node:{}", settings.prefix);
         let (hints, hinted) = mpsc::channel(HINTS);
         Ok(Self {
             majority: nodes.len() / 2 + 1,

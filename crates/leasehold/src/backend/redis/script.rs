@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use redis::ToRedisArgs;
+use redis::{Pipeline, ToRedisArgs};
 
 use super::keys::{Companion, Keys};
 use super::request::Request;
@@ -110,6 +110,15 @@ impl Call {
     pub(super) fn owner(&mut self, owner: Owner) -> &mut Self {
         self.request.word(&[&digits(owner)]);
         self
+    }
+
+    /// This call behind what tells the server its script: nobody has it forget that between
+    /// the two.
+    pub(super) fn with_script(&self) -> Pipeline {
+        let mut commands = redis::pipe();
+        commands.cmd("SCRIPT").arg("LOAD").arg(self.script.text).ignore();
+        commands.add_command(self.request.command());
+        commands
     }
 
     pub(super) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {

@@ -18,8 +18,9 @@ use tokio::time::timeout;
 
 use super::connection::Connection;
 use super::error::{Failure, not_connected};
+use super::info::value_of;
 use super::request::Request;
-use super::script::Call;
+use super::script::{Call, Script};
 use super::url::Host;
 use super::waiters::Waiters;
 use super::wire::{Heard, Wire};
@@ -46,12 +47,15 @@ pub(super) struct Server {
 }
 
 /// What a server is needed for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum Role {
     /// Requests, and the messages of this channel.
     Everything { channel: String },
     /// The same, but only if it says itself that it is a master.
     Master { channel: String },
+    /// The same, of a node of a redlock: before anything else it is asked whether it has been
+    /// restarted since it last voted.
+    Voter { channel: String, marker: String, standing: &'static Script },
     /// Requests, and messages that are subscribed to later.
     Requests,
     /// Questions about masters, in the protocol that all sentinels speak.
@@ -70,6 +74,8 @@ struct State {
 pub(super) struct Live {
     pub(super) connection: Connection,
     health: Arc<Health>,
+    /// Of a voter: `+` if it syncs every write before it answers, otherwise `-`.
+    pub(super) keeps: &'static str,
 }
 
 #[derive(Default)]
@@ -132,9 +138,7 @@ impl Server {
         match self.request(&call.request).await {
             Err(failure) if failure.code() == Some("NOSCRIPT") => {
                 self.reorderings.fetch_add(1, Ordering::AcqRel);
-                let mut commands = loading(call);
-                commands.add_command(call.request.command());
-                let answers = Box::pin(self.ask_all(&commands)).await;
+                let answers = Box::pin(self.ask_all(&call.with_script())).await;
                 answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
             }
             answer => answer,
@@ -177,6 +181,15 @@ impl Server {
         commands: &redis::Pipeline,
     ) -> Result<Vec<Value>, Failure> {
         let live = self.live().await.map_err(Failure::NotSent)?;
+        self.ask_all_on(live, commands).await
+    }
+
+    /// The same on this connection.
+    pub(super) async fn ask_all_on(
+        self: &Arc<Self>,
+        live: Live,
+        commands: &redis::Pipeline,
+    ) -> Result<Vec<Value>, Failure> {
         let mut asked = Asked { server: self, live, answered: false };
         let answer = asked.live.connection.ask_all(commands).await;
         asked.answered = true;
@@ -268,7 +281,7 @@ impl Server {
         let failed = |error| not_connected(&address, error);
         let info = self.client.get_connection_info();
         let mut connection = match (info.addr(), &self.role) {
-            (ConnectionAddr::Tcp(host, port), role) if *role != Role::Sentinel => {
+            (ConnectionAddr::Tcp(host, port), role) if !matches!(role, Role::Sentinel) => {
                 let ears = Box::new(self.ears(&health));
                 let opening = Wire::open((host, *port), info.redis_settings(), ears);
                 Connection::Own(opening.await.map_err(failed)?)
@@ -282,10 +295,20 @@ impl Server {
                 return Err(Error::new(ErrorKind::Unreachable, message));
             }
         }
-        if let Role::Everything { channel } | Role::Master { channel } = &self.role {
+        let mut keeps = "-";
+        if let Role::Voter { marker, standing, .. } = &self.role {
+            keeps = if keeps_every_write(&mut connection).await { "+" } else { "-" };
+            let mut arrival = Call::new(standing, 0, 1);
+            arrival.arg(marker).arg("arrive").arg("").arg(keeps);
+            connection.ask_all(&arrival.with_script()).await.map_err(failed)?;
+        }
+        if let Role::Everything { channel }
+        | Role::Master { channel }
+        | Role::Voter { channel, .. } = &self.role
+        {
             connection.subscribe(channel).await.map_err(failed)?;
         }
-        Ok(Live { connection, health })
+        Ok(Live { connection, health, keeps })
     }
 
     /// What becomes of what is heard.
@@ -349,6 +372,18 @@ impl Server {
             }
         });
     }
+}
+
+/// Whether all that the server ever answered is on its disk. One that does not tell may not.
+async fn keeps_every_write(connection: &mut Connection) -> bool {
+    for (setting, wanted) in [("appendonly", "yes"), ("appendfsync", "always")] {
+        let said = connection.ask(redis::cmd("CONFIG").arg("GET").arg(setting)).await;
+        let said = said.ok().and_then(|said| value_of(&said));
+        if said.as_deref() != Some(wanted) {
+            return false;
+        }
+    }
+    true
 }
 
 /// Tells the server a script. What calls it goes right behind: nobody has it forget that

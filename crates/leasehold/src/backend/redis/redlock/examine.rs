@@ -109,6 +109,12 @@ impl RedlockStore {
                     known.longest.as_secs_f64()
                 ),
             ),
+            Standing::Restarted(_) => Finding::new(
+                Severity::Warning,
+                format!("{name}: it was restarted, and may have come back with older data"),
+                "a client that runs brings it back after the longest TTL, as long as a majority \
+                 of the others votes; with appendonly yes and appendfsync always it votes at once",
+            ),
             Standing::Blank | Standing::Noticed { .. } => Finding::new(
                 Severity::Warning,
                 format!("{name}: it has no marker: it is new, or has lost its data"),

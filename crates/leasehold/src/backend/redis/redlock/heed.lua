@@ -10,6 +10,7 @@ local function heed(ttl, token)
   if token > ceiling then
     ceiling = token + LEAD
   end
+  local run = string.match(marker, '^%d+ %d+ %d+(.*)$', #expected + 1)
   redis.call('SET', KEYS[1],
-    string.format('%s%.0f %.0f %.0f', expected, longest, ceiling, floor))
+    string.format('%s%.0f %.0f %.0f%s', expected, longest, ceiling, floor, run))
 end

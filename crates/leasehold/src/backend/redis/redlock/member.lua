@@ -1,7 +1,7 @@
 -- Part of every script that votes: only a node that has kept its data may, for a client
 -- with the same list of nodes, that knows of the last recovery.
---   member|joining <list> <epoch> <longest TTL, in ms> <ceiling> <floor>
--- No token here was ever above the ceiling; no lock here was ever told a token below the
+--   member|joining|restarted <list> <epoch> <longest TTL, in ms> <ceiling> <floor> <run id>+|-
+-- The run id is that of the server's process, with + if it syncs every write. No token here was ever above the ceiling; no lock here was ever told a token below the
 -- floor. (%.0f, because Lua itself prints 1.7e+15.)
 local marker = redis.call('GET', KEYS[1])
 local expected = ARGV[1]

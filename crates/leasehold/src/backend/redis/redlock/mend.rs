@@ -1,11 +1,11 @@
-//! Nodes that came back empty, and what brings them back without an operator.
+//! Nodes that came back empty or with older data, and what brings them back without an operator.
 //!
 //! *Founding.* Where no node has ever had a marker, all nodes are given notice first, and
 //! only when all have it, they begin to vote. A client that stops in between leaves either
 //! no voter, or a list on which everybody has notice: the next one goes on.
 //!
 //! *Recovery.* A majority of voters is sealed with a new epoch, which ends what older
-//! requests could still do; the empty nodes are told the highest token of those and the
+//! requests could still do; those nodes are told the highest token of these and the
 //! longest TTL ever granted; when that has passed, no lease of an older epoch can be left,
 //! and they vote again. Any client can take over from any step.
 //!
@@ -189,15 +189,22 @@ impl RedlockStore {
         if known.len() < enough {
             return Next::Again(PAUSE);
         }
+        // What restarted nodes still know is old, but where an operator wants to go on without a
+        // majority there may be nothing else.
+        let older = survey.stands().filter_map(|(_, stand)| match &stand.standing {
+            Standing::Restarted(known) => Some(known),
+            _ => None,
+        });
+        let known: Vec<_> = known.into_iter().chain(older).collect();
         let highest = known.iter().map(|known| known.ceiling).max().unwrap_or(0);
-        let floor = highest.max(sealed.clock().unwrap_or(0));
+        let floor = highest.max(survey.clock().unwrap_or(0)).max(sealed.clock().unwrap_or(0));
         let longest = known.iter().map(|known| known.longest).max().unwrap_or_default();
         let longest = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
         let step = Step::Install { epoch, longest, floor };
         for (node, stand) in self.step(empty, step).await.stands() {
             if stand.done {
                 tracing::warn!(node = %node.name(), epoch, longest_ttl_ms = longest,
-                    "a redlock node had lost its data: it votes again after the longest TTL");
+                    "a redlock node had lost data: it votes again after the longest TTL");
             }
         }
         // The next look sees them waiting, and counts from then.

@@ -12,6 +12,7 @@ use super::super::server::{Role, Server};
 use super::super::url::{Host, Settings};
 use super::super::waiters::Waiters;
 use super::asking::Unanswered;
+use super::script::STANDING;
 use super::standing::Standing;
 use crate::clock::Clock;
 use crate::error::Result;
@@ -74,10 +75,12 @@ impl Node {
         settings: &Settings,
         clock: &Clock,
         channel: &str,
+        marker: &str,
     ) -> Result<Arc<Self>> {
         let ears = Waiters::new(clock.clone());
         let connector = Connector::new(settings, clock, &ears)?;
-        let role = Role::Everything { channel: channel.to_owned() };
+        let (channel, marker) = (channel.to_owned(), marker.to_owned());
+        let role = Role::Voter { channel, marker, standing: &STANDING };
         let server = connector.server(host, role)?;
         Ok(Arc::new(Self { index, server, ears, unanswered: Unanswered::default() }))
     }

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Operation, Result};
 /// until it does.
 ///
 /// Where a majority still votes this is what clients do by themselves. Where it does not, the
-/// empty nodes go on from what the remaining ones know and from the clocks: that is safe only
+/// empty and restarted nodes go on from what is known and from the clocks: that is safe only
 /// if no lease lives that only lost nodes knew of, and if the clocks were not set back. All
 /// nodes must be reachable then.
 ///
@@ -41,11 +41,14 @@ impl RedlockStore {
         loop {
             let survey = self.step(&self.nodes, Step::Look).await;
             let voters = survey.members(&self.list).len();
+            let is_restarted = |standing: &Standing| matches!(standing, Standing::Restarted(_));
+            let restarted =
+                survey.stands().filter(|(_, stand)| is_restarted(&stand.standing)).count();
             let next = self.mend_once(&mut joining).await;
             match next {
                 Next::Nothing => break,
                 Next::Again(pause) => self.clock.sleep(pause).await,
-                Next::Stuck if forced || voters == 0 => {
+                Next::Stuck if forced || voters + restarted == 0 => {
                     // Another list, or nodes that cannot be reached: nothing to go on from.
                     return Err(survey.verdicts(&self.list).no_majority());
                 }
@@ -55,8 +58,8 @@ impl RedlockStore {
                     findings.push(Finding::new(
                         Severity::Warning,
                         format!("only {voters} of {} nodes had kept their data", self.nodes.len()),
-                        "the others went on from what these knew and from the clocks: leases that \
-                         only the lost nodes knew of were not waited for",
+                        "the others went on from what was still known and from the clocks: leases \
+                         that only the lost data knew of were not waited for",
                     ));
                 }
             }
@@ -83,7 +86,9 @@ impl RedlockStore {
         }
         let members = survey.members(&self.list);
         let known = survey.stands().filter_map(|(_, stand)| match &stand.standing {
-            Standing::Member(known) | Standing::Joining(known) => Some(known.epoch),
+            Standing::Member(known) | Standing::Joining(known) | Standing::Restarted(known) => {
+                Some(known.epoch)
+            }
             _ => None,
         });
         let epoch = known.max().unwrap_or(0) + 1;

@@ -1,17 +1,22 @@
 -- What a node is to its clients, step by step (`docs/backends/redlock.md`). Every step looks
 -- at the marker it finds, and answers the one it leaves, with the node's clock in µs.
 -- KEYS  marker
--- ARGV  step, list; for seal, install and readmit: epoch; for install: longest TTL, floor
+-- ARGV  step, list, + if the server syncs every write before it answers and - if not; for seal,
+--       install and readmit: epoch; for install: longest TTL, floor
 -- look      changes nothing
+-- arrive    comes first on every connection: a server that has been restarted may have come back
+--           with older data; unless it syncs every write, and did, it does not vote
 -- notice    a node that knows nothing hears of its list; it does not vote yet
 -- found     a node that was given notice begins to vote
 -- seal      a voter refuses older epochs from now on
--- install   a node that knows nothing, or waits for an older epoch, is told where to go on;
---           it does not vote yet
+-- install   a node that knows nothing or too little, or waits for an older epoch, is told where
+--           to go on; it does not vote yet
 -- readmit   a node that waits in this epoch votes again
-local step, list, epoch = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local step, list, keeps, epoch = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local marker = redis.call('GET', KEYS[1])
 local time = redis.call('TIME')
+-- Each start of a server has a run id of its own.
+local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
 local standing, its_list, its_epoch, rest
 if marker then
   standing, its_list, its_epoch, rest = string.match(marker, '^(%a+) (%S+) ?(%d*) ?(.*)$')
@@ -23,7 +28,19 @@ local function become(text)
   marker = text
   done = 1
 end
-if step == 'notice' then
+local function arrive()
+  local figures, its_run, kept = string.match(rest or '', '^(%d+ %d+ %d+) ?(%x*)([+-]?)$')
+  local same = its_run == run
+  if not figures or (same and (kept == '-' or keeps == '+')) then
+    return
+  end
+  local whole = same or its_run == '' or (kept == '+' and keeps == '+')
+  become(string.format('%s %s %.0f %s %s%s',
+    whole and standing or 'restarted', its_list, its_epoch, figures, run, keeps))
+end
+if step == 'arrive' then
+  arrive()
+elseif step == 'notice' then
   if not marker then
     become('noticed ' .. list)
   end
@@ -31,16 +48,17 @@ elseif marker and its_list ~= list then
   done = 0
 elseif step == 'found' then
   if standing == 'noticed' then
-    become(string.format('member %s 0 0 0 0', list))
+    become(string.format('member %s 0 0 0 0 %s%s', list, run, keeps))
   end
 elseif step == 'seal' then
   if standing == 'member' and epoch > its_epoch then
     become(string.format('member %s %.0f %s', list, epoch, rest))
   end
 elseif step == 'install' then
-  local empty = not marker or standing == 'noticed'
-  if (empty and epoch > 0) or (standing == 'joining' and epoch > its_epoch) then
-    become(string.format('joining %s %.0f %s %s %s', list, epoch, ARGV[4], ARGV[5], ARGV[5]))
+  -- One that has heard of no epoch yet is in the first, 0.
+  if standing ~= 'member' and epoch > (its_epoch or 0) then
+    become(string.format('joining %s %.0f %s %s %s %s%s',
+      list, epoch, ARGV[5], ARGV[6], ARGV[6], run, keeps))
   end
 elseif step == 'readmit' then
   if standing == 'joining' and epoch == its_epoch then

@@ -10,6 +10,8 @@ pub(super) enum Standing {
     Blank,
     /// It was told its list, and waits for all others to be told.
     Noticed { list: String },
+    /// It was restarted, perhaps with older data, and does not vote.
+    Restarted(Membership),
     /// It waits to vote again.
     Joining(Membership),
     /// It votes.
@@ -50,6 +52,7 @@ impl Standing {
         match standing {
             "member" => Some(Self::Member(membership)),
             "joining" => Some(Self::Joining(membership)),
+            "restarted" => Some(Self::Restarted(membership)),
             _ => None,
         }
     }
@@ -58,7 +61,9 @@ impl Standing {
     pub(super) fn list(&self) -> Option<&str> {
         match self {
             Self::Noticed { list } => Some(list),
-            Self::Member(known) | Self::Joining(known) => Some(&known.list),
+            Self::Member(known) | Self::Joining(known) | Self::Restarted(known) => {
+                Some(&known.list)
+            }
             Self::Blank | Self::Unknown => None,
         }
     }
@@ -97,7 +102,10 @@ mod tests {
             ceiling: 77,
         };
         assert_eq!(Standing::parse("member ab 3 30000 77 5"), Standing::Member(known.clone()));
-        assert_eq!(Standing::parse("joining ab 3 30000 77 5"), Standing::Joining(known));
+        let joining = Standing::parse("joining ab 3 30000 77 5 c0ffee-");
+        assert_eq!(joining, Standing::Joining(known.clone()));
+        let restarted = Standing::parse("restarted ab 3 30000 77 5 c0ffee+");
+        assert_eq!(restarted, Standing::Restarted(known));
         for odd in ["x", "member", "member ab", "member ab x 1 1", "member ab 1 1", "king ab 1 1 1"]
         {
             assert_eq!(Standing::parse(odd), Standing::Unknown, "{odd}");

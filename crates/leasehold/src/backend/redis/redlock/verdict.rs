@@ -22,6 +22,8 @@ pub enum NodeVerdict {
     Refused(String),
     /// It has lost its data (or never had any) and does not vote.
     Amnesiac,
+    /// It was restarted, perhaps with older data, and does not vote.
+    Restarted,
     /// It was told where to go on, and waits until it may vote again.
     Joining,
     /// It belongs to another list of nodes.
@@ -39,6 +41,7 @@ impl fmt::Display for NodeVerdict {
             Self::Unreachable(why) => write!(f, "unreachable ({why})"),
             Self::Refused(why) => write!(f, "refused ({why})"),
             Self::Amnesiac => f.write_str("amnesiac"),
+            Self::Restarted => f.write_str("restarted, perhaps with older data"),
             Self::Joining => f.write_str("joining"),
             Self::OtherList => f.write_str("on another list of nodes"),
             Self::OtherEpoch => f.write_str("in another epoch"),
@@ -65,6 +68,7 @@ impl NodeVerdict {
         match standing {
             _ if standing.list().is_some_and(|its| its != list) => Self::OtherList,
             Standing::Blank | Standing::Noticed { .. } => Self::Amnesiac,
+            Standing::Restarted(_) => Self::Restarted,
             Standing::Joining(_) => Self::Joining,
             Standing::Member(_) => Self::OtherEpoch,
             Standing::Unknown => Self::Refused("its marker is not ours".to_owned()),
@@ -101,8 +105,8 @@ impl NodeVerdicts {
         } else if has(|said| matches!(said, NodeVerdict::Refused(_))) {
             (ErrorKind::Unusable, "see what the nodes say")
         } else {
-            let advice = "nodes that came back empty vote again once no older lease can be left; \
-                          if too many did, see `leasehold doctor --repair`";
+            let advice = "nodes that came back empty or with older data vote again once no older \
+                          lease can be left; if too many did, see `leasehold doctor --repair`";
             (ErrorKind::Unavailable, advice)
         };
         Error::new(kind, format!("no majority of the nodes agrees: {self}; {advice}"))
