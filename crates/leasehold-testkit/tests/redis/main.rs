@@ -4,6 +4,7 @@
 
 mod client;
 mod conformance;
+mod dead_waiters;
 mod doctor;
 mod failover;
 mod foreign;

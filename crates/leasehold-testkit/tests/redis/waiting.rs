@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use crate::client::{LONG, acquire, client, granted, server, until_waiters};
 
 /// How often each script command and message ran.
-fn counts(server: &Redis) -> HashMap<String, u64> {
+pub(crate) fn counts(server: &Redis) -> HashMap<String, u64> {
     let stats = server.cli(&["info", "commandstats"]).unwrap();
     let counted = stats.lines().filter_map(|line| {
         let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
@@ -131,7 +131,7 @@ async fn a_dead_waiter_costs_little() {
 }
 
 /// The key of the line of the lock `a`.
-fn queue(server: &Redis) -> String {
+pub(crate) fn queue(server: &Redis) -> String {
     server.cli(&["keys", "*leasehold:queue:lock:a"]).unwrap()
 }
 

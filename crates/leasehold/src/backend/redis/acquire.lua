@@ -7,7 +7,7 @@ local function contended(lock, record, line, bar, owner, ttl, number, said)
   local value = redis.pcall('GET', lock)
   if not value then
     value = serve(lock, record, line)
-    if not value then
+    if value == nil then
       local token = next_token(token_of(call('GET', record)))
       call('SET', lock, owner, 'PX', ttl)
       remember(record, token, owner, who, ttl)
@@ -19,7 +19,8 @@ local function contended(lock, record, line, bar, owner, ttl, number, said)
     return token_held(record, owner, who, ttl)
   end
   local known = call('GET', record) or ''
-  if type(value) == 'table' then
+  local free = value == false
+  if type(value) ~= 'string' then
     value = ''
   end
   if number == '0' then
@@ -30,9 +31,14 @@ local function contended(lock, record, line, bar, owner, ttl, number, said)
     place = place_of(line, owner, said, ttl, who)
   end
   place, seen = stand(line, place, owner, number, ttl, who)
-  return { 1, place == 0 and call('PTTL', lock) or -1, value, known, seen }
+  -- A lock that is free only waits for the next look at its line.
+  local left = free and 0 or place == 0 and call('PTTL', lock) or -1
+  return { 1, left, value, known, seen }
 end
 
+for line, length in pairs(long) do
+  sweep(line, length)
+end
 for _, i in ipairs(others) do
   answers[i] = contended(KEYS[4 * i - 3], KEYS[4 * i - 2], KEYS[4 * i - 1], KEYS[4 * i],
     ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i], ARGV[4 * i + 1])

@@ -5,7 +5,8 @@
 --       does not know), or '' if it never was (who is in line and says so would stand there
 --       twice)
 -- Answers for each claim: the token, or {0 held, -1, what the lock key holds, the record}, or
--- {1 queued, left in ms if first in line or -1, those two, when it was seen}.
+-- {1 queued, left in ms if it should look then (as the first in line does) or -1, those two, when
+-- it was seen}.
 --
 -- This part does what is common: a lock that is free and had no line, a newcomer to the
 -- line of one that is held. It defines nothing, and compares times as texts of one length:
@@ -39,7 +40,7 @@ else
   known = call('MGET', unpack(keys))
 end
 local answers = {}
-local others
+local others, long
 for i = 1, count do
   local lock, record, line = KEYS[4 * i - 3], KEYS[4 * i - 2], KEYS[4 * i - 1]
   local owner, ttl, number = ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i]
@@ -67,13 +68,17 @@ for i = 1, count do
     answer = { 0, -1, value, last or '' }
   elseif ARGV[4 * i + 1] == '' then
     -- What `stand` of line.lua does. Of those who stay for a moment only some extend the life
-    -- of the line, chosen by their owner's last digit, which is random; the others do with
-    -- their heartbeats.
+    -- of the line and look for dead ones in a long one, chosen by their owner's last digit, which
+    -- is random; the others do with their heartbeats.
     local seen = sub(now, 1, 13)
     local place = call('RPUSH', line,
       owner .. ' ' .. seen .. ' ' .. number .. ' ' .. ttl .. ' ' .. who)
     if place == 1 or byte(owner, 32) == 48 then
       call('PEXPIRE', line, '3600000')
+      if place > 64 then
+        long = long or {}
+        long[line] = place
+      end
     end
     answer = { 1, place == 1 and call('PTTL', lock) or -1, value, last or '', seen }
   end
@@ -84,8 +89,9 @@ for i = 1, count do
     others[#others + 1] = i
   end
 end
-if not others then
+if not others and not long then
   return answers
 end
+others, long = others or {}, long or {}
 local micros = tonumber(now)
 local millis = math.floor(micros / 1000)

@@ -3,8 +3,8 @@
 -- KEYS  for each waiter: lock, record, line
 -- ARGV  channel and holder; for each waiter: owner, ttl in ms, number, and when it was seen
 --       in line last and with which number
--- Answers for each waiter: its token, or {1 queued, left in ms, 1 if first in line, when it was
--- seen}, or {0} if it has no place (any more).
+-- Answers for each waiter: its token, or {1 queued, left in ms, 1 if it should look when that is
+-- over, as the first in line does, when it was seen}, or {0} if it has no place (any more).
 local who = ARGV[1]
 local answers = {}
 for i = 1, #KEYS / 3 do
@@ -19,7 +19,8 @@ for i = 1, #KEYS / 3 do
     if not value then
       value = serve(lock, record, line)
     end
-    answer = { 1, call('PTTL', lock), place == 0 and 1 or 0, seen }
+    -- A lock that is still free waits for the next look at its line: soon.
+    answer = value and { 1, call('PTTL', lock), place == 0 and 1 or 0, seen } or { 1, 0, 1, seen }
   end
   if value == owner then
     call('PEXPIRE', lock, ttl)

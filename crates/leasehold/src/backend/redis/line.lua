@@ -6,6 +6,17 @@
 local PATIENCE = 3000
 local LINGER = 3600000
 
+-- Killed clients leave their waiters behind, perhaps a hundred thousand of them. One call takes
+-- at most so many waiters out of lines: a server does nothing else meanwhile.
+local LOOKS = 1000
+local looks = LOOKS
+-- In a line that is longer than LONG, whoever comes or shows itself looks at SWEPT others, and
+-- takes those out that have been silent for GONE. (Not for PATIENCE: one that was only paused
+-- keeps its place, unless its turn comes.)
+local LONG = 64
+local SWEPT = 32
+local GONE = 30000
+
 -- `S:` is a channel of the lock's shard in a cluster, `P:` one of the server.
 local function publish(channel, message)
   local command = string.byte(channel) == 83 and 'SPUBLISH' or 'PUBLISH'
@@ -39,6 +50,28 @@ local function place_of(line, owner, said, ttl, who)
   end
 end
 
+-- Looks at some of the first `count` in line, others each time, and takes those out that have
+-- been silent for long.
+local function sweep(line, count)
+  if count <= LONG then
+    return
+  end
+  local first = micros % count
+  local gone = 0
+  for i, waiter in ipairs(call('LRANGE', line, first, first + SWEPT - 1)) do
+    local owner, seen, channel = string.match(waiter, '^(%S+) (%d+) %d+ %d+ (%S+)')
+    if seen and math.abs(millis - seen) >= GONE then
+      publish(channel, 'a ' .. owner)
+      -- All of them go in one pass below: LREM walks from the head to each that it removes.
+      call('LSET', line, first + i - 1, '')
+      gone = gone + 1
+    end
+  end
+  if gone > 0 then
+    call('LREM', line, gone, '')
+  end
+end
+
 -- Somebody is there: at this place, or at the end. The place, and when it was seen.
 local function stand(line, place, owner, number, ttl, who)
   local seen = string.format('%.0f', millis)
@@ -49,6 +82,7 @@ local function stand(line, place, owner, number, ttl, who)
     place = call('RPUSH', line, waiter) - 1
   end
   call('PEXPIRE', line, LINGER)
+  sweep(line, place)
   return place, seen
 end
 
@@ -67,14 +101,28 @@ local function lives(seen, ttl, channel)
   return quiet < PATIENCE and (quiet < tonumber(ttl) or is_heard(channel))
 end
 
--- Grants a free lock to its first live waiter and tells it: its owner and token, or nil.
+-- Whether nobody in line has been seen for PATIENCE, without a look at each of them: heartbeats
+-- extend the life of the line, and whoever has not sent one yet came no later than the last.
+local function is_deserted(line)
+  local left = call('PTTL', line)
+  if left < 0 or LINGER - left < PATIENCE then
+    return left == -2
+  end
+  local seen = string.match(call('LRANGE', line, -1, -1)[1], '^%S+ (%d+)')
+  return seen and math.abs(millis - seen) >= PATIENCE
+end
+
+-- Grants a free lock to its first live waiter and tells it: its owner; nil if nobody lives; false
+-- if the call has done enough, and there may be one behind the dead. Then the lock stays free,
+-- the next who come queue, and live waiters ask again soon.
 -- `last` is the lock's last token, where it is known.
 local function serve(lock, record, line, last)
-  while true do
+  while looks > 0 do
     local waiter = call('LPOP', line)
     if not waiter then
       return nil
     end
+    looks = looks - 1
     local owner, seen, number, ttl, who, channel =
       string.match(waiter, '^(%S+) (%d+) (%d+) (%d+) ((%S+) .*)$')
     if lives(seen, ttl, channel) then
@@ -83,9 +131,15 @@ local function serve(lock, record, line, last)
       call('SET', lock, owner, 'PX', term)
       remember(record, token, owner, who, ttl)
       publish(channel, string.format('g %s %.0f %s %d', owner, token, number, term))
-      return owner, token
+      return owner
     end
     -- It lost its place, but may only be slow: it asks again.
     publish(channel, 'a ' .. owner)
   end
+  if not is_deserted(line) then
+    return false
+  end
+  -- Those that are only slow learn of it by their next heartbeat.
+  call('DEL', line)
+  return nil
 end

@@ -81,9 +81,10 @@ for i = 1, count do
         answer = 1
       else
         -- As if nobody had looked. (When it is the last, the line was gone for a moment, and
-        -- with it the time that it has left.)
-        call('LPUSH', line, waiter)
-        call('PEXPIRE', line, '3600000')
+        -- with it the time that it has left. Otherwise that tells when the last heartbeat was.)
+        if call('LPUSH', line, waiter) == 1 then
+          call('PEXPIRE', line, '3600000')
+        end
       end
     end
   end
