@@ -80,9 +80,13 @@ impl Sentinel {
             Ok(answer) => return Ok(answer),
             Err(failure) => failure,
         };
+        let replica = matches!(failure.code(), Some("READONLY" | "MASTERDOWN"));
+        if matches!(failure, Failure::Refused(_)) && !replica {
+            // A master that refuses, as one whose memory is full does, is still the master.
+            return Err(failure.into());
+        }
         self.shared.forget(&master);
-        let not_done = matches!(failure, Failure::NotSent(_)) || failure.code() == Some("READONLY");
-        if !not_done {
+        if matches!(failure, Failure::Unanswered(_)) {
             return Err(failure.into());
         }
         match self.shared.master().await {
