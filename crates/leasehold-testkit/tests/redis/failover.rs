@@ -2,9 +2,12 @@
 
 use leasehold::{LeaseState, Locks};
 use leasehold_testkit::servers::{Redis, RedisCluster, RedisSentinel};
+use leasehold_testkit::world::eventually;
 use tokio::time::timeout;
 
-use crate::client::{FAIL_OVER, LONG, acquire, after_fail_over, connect, granted, until_waiters};
+use crate::client::{
+    FAIL_OVER, LONG, acquire, after_fail_over, connect, connecting, granted, until_waiters,
+};
 
 /// Takes the lock as soon as that is possible again.
 async fn taken(locks: &Locks, name: &str) -> leasehold::Lease {
@@ -183,4 +186,54 @@ async fn the_death_of_a_node_is_survived() {
     let next = timeout(FAIL_OVER, waiting).await.unwrap().unwrap().unwrap();
     assert!(next.token() > token);
     assert_eq!(other.verify().await.unwrap(), other.token(), "the other nodes went on");
+}
+
+/// The URL names a node that has left the cluster. It answers that nobody has any slot; the others
+/// know better. (33 of 60 clients failed: the first answer counted.)
+#[tokio::test]
+async fn a_seed_that_left_the_cluster_is_not_believed() {
+    let cluster = RedisCluster::start(&[]).unwrap();
+    let removed = RedisCluster::lone_node().unwrap();
+    assert_eq!(removed.cli(&["cluster", "slots"]).unwrap(), "");
+    let url = format!("redis+cluster://{},{}", removed.addr(), cluster.nodes[0].addr());
+    for round in 0..20 {
+        let locks = connect(&url).await;
+        let lease = locks.lock(format!("a{round}")).ttl(LONG).acquire().await.unwrap();
+        // This asks the nodes again.
+        assert_eq!(locks.list(&format!("a{round}")).await.unwrap().len(), 1);
+        lease.release().await.unwrap();
+    }
+    let error = connecting(format!("redis+cluster://{}", removed.addr())).await.unwrap_err();
+    assert!(error.to_string().contains("--cluster check"), "{error}");
+}
+
+/// A node hangs: those who wait for locks at other nodes go on showing themselves.
+#[tokio::test]
+async fn a_node_that_hangs_holds_up_no_heartbeats_elsewhere() {
+    let cluster = RedisCluster::start(&["--cluster-require-full-coverage", "no"]).unwrap();
+    let holder = connect(cluster.url()).await;
+    // Longer than the test: what hangs, hangs.
+    let waiter = connect(format!("{}?timeout=60s", cluster.url())).await;
+    let place = cluster.place_of_master("lock:a").unwrap();
+    let apart = ["b", "c", "d", "e", "f", "g"].into_iter().find(|name| {
+        cluster.place_of_master(&format!("lock:{name}")).is_ok_and(|other| other != place)
+    });
+    let apart = apart.expect("a lock elsewhere");
+    let mut held = Vec::new();
+    let mut waiting = Vec::new();
+    for name in ["a", apart] {
+        held.push(holder.lock(name).ttl(LONG).acquire().await.unwrap());
+        waiting.push(acquire(waiter.lock(name).ttl(LONG)));
+        until_waiters(&holder, name, 1).await;
+    }
+    let node = &cluster.nodes[cluster.place_of_master(&format!("lock:{apart}")).unwrap()];
+    let line = node.cli(&["keys", &format!("*leasehold:queue:lock:{apart}")]).unwrap();
+    let shown = || node.cli(&["lindex", &line, "0"]).unwrap();
+    cluster.nodes[place].process().pause();
+    for _ in 0..4 {
+        let before = shown();
+        eventually("the next heartbeat", async || shown() != before).await;
+    }
+    cluster.nodes[place].process().resume();
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }

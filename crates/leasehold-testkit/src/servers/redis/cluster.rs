@@ -51,6 +51,15 @@ impl RedisCluster {
         format!("redis+cluster://{},{}", self.nodes[0].addr(), self.nodes[1].addr())
     }
 
+    /// A node that belongs to no cluster, as one does that was removed and reset.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start.
+    pub fn lone_node() -> Result<Redis> {
+        node(&[])
+    }
+
     /// The present master of the slot that this key is in.
     ///
     /// # Errors

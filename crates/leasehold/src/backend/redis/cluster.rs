@@ -8,9 +8,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::select_ok;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use redis::Value;
+use tokio::time::timeout;
 
 use super::connector::Connector;
 use super::ears::Ears;
@@ -20,7 +22,7 @@ use super::keys::tag;
 use super::replicas::Replicas;
 use super::script::Call;
 use super::server::{Role, Server};
-use super::slots::{Slots, read_slots};
+use super::slots::{Map, Slots, read_map};
 use super::url::Host;
 use crate::backend::{Finding, Severity};
 use crate::clock::Moment;
@@ -30,6 +32,8 @@ use crate::error::{Error, ErrorKind, Result};
 const PAUSE: Duration = Duration::from_millis(50);
 /// How often at most the nodes are asked who has what.
 const REFRESH: Duration = Duration::from_millis(100);
+/// How much longer to wait for a better answer to that question.
+const GRACE: Duration = Duration::from_millis(200);
 
 /// The way to the nodes.
 pub(super) struct Cluster {
@@ -140,11 +144,7 @@ impl Cluster {
             return Ok(node);
         }
         self.refresh().await?;
-        self.slots.lock().node_of(slot).ok_or_else(|| {
-            let message =
-                "no node of the cluster has this lock's slot; see redis-cli --cluster check";
-            Error::new(ErrorKind::Unavailable, message)
-        })
+        self.slots.lock().node_of(slot).ok_or_else(nobody)
     }
 
     fn node(&self, host: &Host) -> Result<Arc<Node>> {
@@ -177,26 +177,62 @@ impl Cluster {
         }
         let hosts: HashSet<_> =
             self.slots.lock().hosts().into_iter().chain(self.seeds.iter().cloned()).collect();
-        let mut asking = Vec::new();
-        for host in hosts {
-            let server = self.node(&host)?.server.clone();
-            asking.push(Box::pin(async move {
-                let mut ask = redis::cmd("CLUSTER");
-                let answer = server.ask_in_time(ask.arg("SLOTS")).await.map_err(Error::from)?;
-                read_slots(&answer, &server.host)
-            }));
+        let map = self.best_map(hosts).await?;
+        if map.ranges.is_empty() {
+            // Only nodes that left the cluster answered: what was known before is better.
+            let known = self.slots.lock().epoch();
+            return known.map(drop).ok_or_else(nobody);
         }
-        // All at once: those that are away must not be waited for.
-        let (ranges, _) = select_ok(asking).await?;
-        let mut nodes = Vec::with_capacity(ranges.len());
-        for (range, host) in ranges {
+        let mut nodes = Vec::with_capacity(map.ranges.len());
+        for (range, host) in map.ranges {
             nodes.push((range, self.node(&host)?));
         }
         *refreshed = Some(self.connector.clock.now());
-        if self.slots.lock().replace(nodes) {
+        if self.slots.lock().replace(nodes, map.epoch) {
             self.connector.waiters.reconnected();
         }
         Ok(())
+    }
+
+    /// Asks all of these at once, and does not wait for those that are away: a whole map that is
+    /// no older than what is known is taken at once, otherwise the best that comes.
+    async fn best_map(&self, hosts: HashSet<Host>) -> Result<Map> {
+        let known = self.slots.lock().epoch();
+        let limit = self.connector.settings.timeout;
+        let mut asking = FuturesUnordered::new();
+        for host in hosts {
+            let server = self.node(&host)?.server.clone();
+            asking.push(async move {
+                let mut questions = redis::pipe();
+                questions.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
+                let answered = timeout(limit, server.ask_all(&questions)).await;
+                let answers = answered.unwrap_or_else(|_| Err(Failure::silent()))?;
+                read_map(&answers, &server.host)
+            });
+        }
+        let mut best: Option<Map> = None;
+        let mut failed = None;
+        let mut patience = limit;
+        while let Ok(Some(answer)) = timeout(patience, asking.next()).await {
+            let map = match answer {
+                Ok(map) => map,
+                Err(error) => {
+                    failed = Some(error);
+                    continue;
+                }
+            };
+            let is_recent = known <= Some(map.epoch);
+            if map.is_whole() && is_recent && known.is_some() {
+                return Ok(map);
+            }
+            if !map.ranges.is_empty() && is_recent {
+                patience = GRACE;
+            }
+            if best.as_ref().is_none_or(|best| map.is_better_than(best)) {
+                best = Some(map);
+            }
+        }
+        best.ok_or_else(|| failed.unwrap_or_else(nobody))
     }
 
     /// As scripts want it: `S:` stays within the shard of the slot.
@@ -251,6 +287,11 @@ impl Cluster {
             ),
         }]
     }
+}
+
+fn nobody() -> Error {
+    let message = "no node of the cluster has this lock's slot; see redis-cli --cluster check";
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 impl fmt::Debug for Cluster {

@@ -1,13 +1,16 @@
 //! The heartbeats of waiters: one task for all of a client's, many in one call.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::Value;
 use tokio::time::timeout;
 
 use super::RedisStore;
 use super::answer::{items, left, number, text, token};
-use super::batch::{Located, by_slot};
+use super::batch::Located;
 use super::claim::millis;
 use super::error::{Failure, unexpected};
 use super::keys::Companion::{Queue, Record};
@@ -22,33 +25,48 @@ const AT_ONCE: usize = 256;
 
 /// Beats for as long as the store lives.
 pub(super) async fn beat(store: Weak<RedisStore>, waiters: Arc<Waiters>, clock: Clock) {
+    // A node of a cluster that hangs holds up no heartbeats but those of its own slots.
+    let mut under_way = FuturesUnordered::new();
     loop {
         let (due, next) = waiters.due(clock.now());
         if due.is_empty() {
-            waiters.until_due(next).await;
+            tokio::select! {
+                () = waiters.until_due(next) => {}
+                Some(()) = under_way.next() => {}
+            }
             continue;
         }
         let Some(store) = store.upgrade() else { return };
-        for some in due.chunks(AT_ONCE) {
-            store.show(some).await;
+        for some in store.together(due) {
+            under_way.push(store.clone().show(some));
         }
     }
 }
 
 impl RedisStore {
+    /// Those who may travel together: all of them, or those of one slot.
+    fn together(&self, waiters: Vec<Arc<Waiter>>) -> Vec<Vec<Located<Arc<Waiter>>>> {
+        let located = self.locate(waiters, |waiter| &waiter.claim.name);
+        let mut groups: BTreeMap<u16, Vec<_>> = BTreeMap::new();
+        for one in located {
+            let group = if self.route.slots_matter() { one.0.slot } else { 0 };
+            groups.entry(group).or_default().push(one);
+        }
+        groups.into_values().collect()
+    }
+
     /// Shows that these still wait. Whoever gets no answer asks again, as a claim that can
     /// be refused: that tells its caller when the store is away for long.
-    async fn show(&self, waiters: &[Arc<Waiter>]) {
-        let located = self.locate(waiters.to_vec(), |waiter| &waiter.claim.name);
-        let showing = by_slot(located, self.route.slots_matter(), async |some| {
-            if self.show_in_slot(&some).await.is_err() {
-                for (_, waiter) in &some {
+    async fn show(self: Arc<Self>, waiters: Vec<Located<Arc<Waiter>>>) {
+        for some in waiters.chunks(AT_ONCE) {
+            let shown = self.show_in_slot(some).await;
+            for (_, waiter) in some {
+                waiter.beaten();
+                if shown.is_err() {
                     waiter.ask_again();
                 }
             }
-            Ok(vec![(); some.len()])
-        });
-        let _always_answered = showing.await;
+        }
     }
 
     async fn show_in_slot(&self, waiters: &[Located<Arc<Waiter>>]) -> Result<()> {

@@ -19,6 +19,34 @@ pub(super) struct Slots {
     nodes: HashMap<Host, Arc<Node>>,
     /// For each slot; empty until somebody told us.
     owners: Vec<Option<Arc<Node>>>,
+    /// The epoch of the cluster at the node that told us.
+    epoch: Option<u64>,
+}
+
+/// Who has which slots, in the words of one node.
+#[derive(Debug)]
+pub(super) struct Map {
+    pub(super) ranges: Vec<(RangeInclusive<u16>, Host)>,
+    /// It grows with every fail-over and every slot that moves.
+    pub(super) epoch: u64,
+}
+
+impl Map {
+    /// How many slots have a master.
+    pub(super) fn covered(&self) -> usize {
+        self.ranges.iter().map(|(range, _)| range.len()).sum()
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.covered() >= usize::from(SLOTS)
+    }
+
+    /// Whether this is to be believed rather than another: a node that left the cluster knows of
+    /// no slots, or of few, and one that was cut off from it knows an older epoch.
+    pub(super) fn is_better_than(&self, other: &Self) -> bool {
+        let rank = |map: &Self| (map.is_whole(), map.covered() > 0, map.epoch, map.covered());
+        rank(self) > rank(other)
+    }
 }
 
 impl Slots {
@@ -56,14 +84,24 @@ impl Slots {
         masters
     }
 
+    /// The epoch of what is known, if anything is.
+    pub(super) fn epoch(&self) -> Option<u64> {
+        self.epoch
+    }
+
     /// How many slots nobody has.
     pub(super) fn missing(&self) -> usize {
         usize::from(SLOTS) - self.owners.iter().flatten().count()
     }
 
-    /// Takes the nodes' word for it; whether a slot has another owner than it had. Nodes
+    /// Takes a node's word for it; whether a slot has another owner than it had. Nodes
     /// that have none any more are forgotten, with their connections.
-    pub(super) fn replace(&mut self, ranges: Vec<(RangeInclusive<u16>, Arc<Node>)>) -> bool {
+    pub(super) fn replace(
+        &mut self,
+        ranges: Vec<(RangeInclusive<u16>, Arc<Node>)>,
+        epoch: u64,
+    ) -> bool {
+        self.epoch = Some(epoch);
         let mut owners: Vec<Option<Arc<Node>>> = vec![None; usize::from(SLOTS)];
         for (range, node) in ranges {
             for slot in range {
@@ -85,9 +123,17 @@ impl Slots {
     }
 }
 
+/// What a node says to CLUSTER SLOTS and CLUSTER INFO.
+pub(super) fn read_map(answers: &[Value], asked: &Host) -> Result<Map> {
+    let [slots, info] = answers else { return Err(unexpected()) };
+    let epoch = text(info)?.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"));
+    let epoch = epoch.and_then(|epoch| epoch.trim().parse().ok()).unwrap_or(0);
+    Ok(Map { ranges: read_slots(slots, asked)?, epoch })
+}
+
 /// The masters in an answer to CLUSTER SLOTS. A node that does not know its own name is
 /// called as we called it.
-pub(super) fn read_slots(answer: &Value, asked: &Host) -> Result<Vec<(RangeInclusive<u16>, Host)>> {
+fn read_slots(answer: &Value, asked: &Host) -> Result<Vec<(RangeInclusive<u16>, Host)>> {
     let Value::Array(ranges) = answer else { return Err(unexpected()) };
     let read = |range: &Value| {
         let Value::Array(parts) = range else { return Err(unexpected()) };
@@ -125,5 +171,33 @@ mod tests {
         assert_eq!(read[0], (0..=99, host("10.0.0.1", 7000)));
         assert_eq!(read[1], (100..=16383, host("seed", 7001)));
         assert!(read_slots(&Value::Array(vec![Value::Nil]), &asked).is_err());
+    }
+
+    #[test]
+    fn the_whole_and_the_newest_map_is_believed() {
+        let host = Host { name: "node".to_owned(), port: 1 };
+        let map = |ranges: Vec<RangeInclusive<u16>>, epoch| Map {
+            ranges: ranges.into_iter().map(|range| (range, host.clone())).collect(),
+            epoch,
+        };
+        let whole = map(vec![0..=99, 100..=16383], 7);
+        assert!(whole.is_whole());
+        // One that was removed may have an epoch of its own.
+        let removed = map(Vec::new(), 9);
+        let partial = map(vec![0..=16382], 8);
+        let stale = map(vec![0..=16383], 6);
+        for other in [&removed, &partial, &stale] {
+            assert!(whole.is_better_than(other), "{other:?}");
+            assert!(!other.is_better_than(&whole), "{other:?}");
+        }
+        assert!(partial.is_better_than(&removed) && !whole.is_better_than(&whole));
+    }
+
+    #[test]
+    fn reads_the_epoch() {
+        let host = Host { name: "node".to_owned(), port: 1 };
+        let info = word("cluster_state:ok\r\ncluster_current_epoch:12\r\ncluster_my_epoch:3\r\n");
+        let map = read_map(&[Value::Array(Vec::new()), info], &host).unwrap();
+        assert_eq!((map.epoch, map.covered()), (12, 0));
     }
 }

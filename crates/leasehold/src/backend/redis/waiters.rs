@@ -67,6 +67,8 @@ struct Standing {
     /// How many futures wait on it: without one its place lapses.
     attended: usize,
     beat_at: Moment,
+    /// A heartbeat is under way: the next one waits for its end.
+    beating: bool,
 }
 
 /// Claims that are just being sent. Those that get no place are forgotten; without an answer
@@ -197,7 +199,8 @@ impl Waiters {
         }
     }
 
-    /// Whose heartbeat is due, and when the next one is.
+    /// Whose heartbeat is due, and when the next one is. Those who are due have it
+    /// [`beaten`](Waiter::beaten) before they are due again.
     pub(super) fn due(&self, now: Moment) -> (Vec<Arc<Waiter>>, Moment) {
         // Until the look is over everybody rings.
         self.looks_at.store(Moment::NEVER.as_nanos(), Ordering::SeqCst);
@@ -207,7 +210,7 @@ impl Waiters {
         let table = self.table.lock();
         for waiter in table.values() {
             let standing = waiter.standing.lock();
-            if standing.attended == 0 || standing.turn.is_some() {
+            if standing.attended == 0 || standing.turn.is_some() || standing.beating {
                 continue;
             }
             earliest = earliest.min(standing.beat_at);
@@ -217,7 +220,13 @@ impl Waiters {
                 next = next.min(standing.beat_at);
             }
         }
-        if earliest <= now { (due, next) } else { (Vec::new(), earliest) }
+        if earliest > now {
+            return (Vec::new(), earliest);
+        }
+        for waiter in &due {
+            waiter.standing.lock().beating = true;
+        }
+        (due, next)
     }
 }
 
@@ -256,6 +265,7 @@ impl Waiter {
             granted: 0,
             attended: 0,
             beat_at: Moment::NEVER,
+            beating: false,
         };
         Arc::new(Self { claim, bell: Notify::new(), standing: Mutex::new(standing) })
     }
@@ -300,6 +310,11 @@ impl Waiter {
     /// Its next heartbeat is due at once.
     pub(super) fn beat_now(&self, now: Moment) {
         self.standing.lock().beat_at = now;
+    }
+
+    /// Its heartbeat is over, with or without an answer.
+    pub(super) fn beaten(&self) {
+        self.standing.lock().beating = false;
     }
 
     /// A message: it has the lock, as of the request with this number. Whether that is known.
