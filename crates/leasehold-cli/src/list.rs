@@ -52,7 +52,8 @@ fn row(info: &LockInfo) -> Vec<String> {
     let unknown = || "-".to_owned();
     let lease = info.lease.as_ref();
     let age = lease.and_then(|lease| lease.held_by.since?.elapsed().ok());
-    let left = lease.and_then(|lease| lease.remaining);
+    let never = lease.filter(|lease| lease.held_by.never_expires).map(|_| "never".to_owned());
+    let left = lease.and_then(|lease| lease.remaining).map(words::duration).or(never);
     let holder = lease.and_then(|lease| lease.held_by.holder.as_ref());
     let place = |holder: &Holder| words::printable(&format!("{}@{}", holder.pid, holder.host));
     vec![
@@ -60,7 +61,7 @@ fn row(info: &LockInfo) -> Vec<String> {
         holder.map_or_else(unknown, |holder| words::printable(&holder.label)),
         holder.map_or_else(unknown, place),
         age.map_or_else(unknown, words::duration),
-        left.map_or_else(unknown, words::duration),
+        left.unwrap_or_else(unknown),
         lease.and_then(|lease| lease.token).map_or_else(unknown, |token| token.to_string()),
         info.waiters.to_string(),
     ]

@@ -96,8 +96,11 @@ fn tell_waiting(plan: &Plan, by: Option<&HeldBy>) {
 }
 
 fn held(plan: &Plan, by: Option<&HeldBy>) -> String {
-    let by = words::held_by(by);
-    format!("{:?} is held by {by}; use --wait to wait (longer) for it", plan.name)
+    let (who, name) = (words::held_by(by), &plan.name);
+    match by {
+        Some(by) if by.never_expires => format!("{name:?} is held by {who}"),
+        _ => format!("{name:?} is held by {who}; use --wait to wait (longer) for it"),
+    }
 }
 
 /// Gives the lock back; an error if it turns out that it was not held to the end.

@@ -45,6 +45,9 @@ fn lock(info: &LockInfo) -> Vec<(&'static str, String)> {
             pairs.extend(lease.held_by.since.map(|since| ("since", words::moment(since))));
             let left = |left| format!("{}, unless it is renewed", words::duration(left));
             pairs.extend(lease.remaining.map(|remaining| ("left", left(remaining))));
+            if lease.held_by.never_expires {
+                pairs.push(("left", words::NEVER_EXPIRES.to_owned()));
+            }
             pairs.extend(lease.token.map(|token| ("token", token.to_string())));
             pairs.extend(lease.owner.map(|owner| ("owner", owner.to_string())));
         }

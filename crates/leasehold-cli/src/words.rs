@@ -28,9 +28,18 @@ pub(crate) fn holder(holder: Option<&Holder>) -> String {
 /// Who, where, and since when.
 pub(crate) fn held_by(by: Option<&HeldBy>) -> String {
     let Some(by) = by else { return "another owner".to_owned() };
-    let who = holder(by.holder.as_ref());
-    by.since.map_or(who.clone(), |since| format!("{who} since {}", moment(since)))
+    let mut said = holder(by.holder.as_ref());
+    if let Some(since) = by.since {
+        said.push_str(&format!(" since {}", moment(since)));
+    }
+    if by.never_expires {
+        said.push_str(&format!(" ({NEVER_EXPIRES})"));
+    }
+    said
 }
+
+/// What is left of a lock that only its holder ends, and what to do about it.
+pub(crate) const NEVER_EXPIRES: &str = "never expires; release --force";
 
 /// A time, and how long ago that is.
 pub(crate) fn moment(at: SystemTime) -> String {

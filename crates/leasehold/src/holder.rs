@@ -51,12 +51,20 @@ pub struct HeldBy {
     pub holder: Option<Holder>,
     /// Since when, by the wall clock of the store or its client.
     pub since: Option<SystemTime>,
+    /// Whether the store keeps it for ever, as Redis does with a foreign client's key that was set
+    /// without an expiry: only that client ends it, or a release by force.
+    pub never_expires: bool,
 }
 
 impl HeldBy {
     /// A description of the present holder.
     pub fn new(holder: Option<Holder>, since: Option<SystemTime>) -> Self {
-        Self { holder, since }
+        Self { holder, since, never_expires: false }
+    }
+
+    /// The same, of a lock that [never expires](HeldBy::never_expires).
+    pub fn without_end(self) -> Self {
+        Self { never_expires: true, ..self }
     }
 }
 
@@ -68,6 +76,9 @@ impl fmt::Display for HeldBy {
         }
         if let Some(age) = self.since.and_then(|since| since.elapsed().ok()) {
             write!(f, " for {:.1} s", age.as_secs_f64())?;
+        }
+        if self.never_expires {
+            f.write_str(" (never expires; release --force)")?;
         }
         Ok(())
     }

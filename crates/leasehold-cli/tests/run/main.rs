@@ -6,6 +6,7 @@ mod blocked;
 mod exclusion;
 mod exit_codes;
 mod forcing;
+mod foreign;
 mod looking;
 mod manual;
 mod nesting;

@@ -17,7 +17,7 @@ async fn a_hand_written_lock_excludes_us_and_is_followed() {
     let infos = locks.list("").await.unwrap();
     let lease = infos[0].lease.as_ref().expect("it is held");
     assert!(lease.owner.is_none() && lease.token.is_none() && lease.held_by.holder.is_none());
-    assert!(lease.remaining.unwrap() > Duration::from_secs(30));
+    assert!(lease.remaining.unwrap() > Duration::from_secs(30) && !lease.held_by.never_expires);
     let waiting = acquire(locks.lock("a"));
     until_waiters(&locks, "a", 1).await;
     // It tells nobody: a heartbeat finds out.
@@ -34,8 +34,12 @@ async fn a_foreign_lock_without_an_end_can_be_forced() {
     let server = server();
     let locks = client(&server).await;
     server.cli(&["set", "lock:a", "somebody"]).unwrap();
-    let info = locks.inspect("a").await.unwrap();
-    assert_eq!(info.lease.unwrap().remaining, None);
+    let lease = locks.inspect("a").await.unwrap().lease.unwrap();
+    assert!(lease.remaining.is_none() && lease.held_by.never_expires, "{lease:?}");
+    for wait in [Duration::ZERO, Duration::from_millis(50)] {
+        let error = locks.lock("a").wait(wait).acquire().await.unwrap_err();
+        assert!(error.to_string().contains("(never expires; release --force)"), "{error}");
+    }
     let waiting = acquire(locks.lock("a"));
     until_waiters(&locks, "a", 1).await;
     assert!(locks.force_release("a", "abandoned").await.unwrap().is_some());

@@ -1,3 +1,9 @@
+-- What is left of a lock's key in ms, or -3 if it never expires.
+local function left_of(lock)
+  local left = call('PTTL', lock)
+  return left == -1 and -3 or left
+end
+
 -- The other claims.
 local function contended(lock, record, line, bar, owner, ttl, number, said)
   if call('EXISTS', bar) == 1 then
@@ -24,7 +30,7 @@ local function contended(lock, record, line, bar, owner, ttl, number, said)
     value = ''
   end
   if number == '0' then
-    return { 0, -1, value, known }
+    return { 0, left_of(lock) == -3 and -3 or -1, value, known }
   end
   local place, seen
   if said ~= '' then
@@ -32,7 +38,7 @@ local function contended(lock, record, line, bar, owner, ttl, number, said)
   end
   place, seen = stand(line, place, owner, number, ttl, who)
   -- A lock that is free only waits for the next look at its line.
-  local left = free and 0 or place == 0 and call('PTTL', lock) or -1
+  local left = free and 0 or place == 0 and left_of(lock) or -1
   return { 1, left, value, known, seen }
 end
 

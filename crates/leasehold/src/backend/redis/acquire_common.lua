@@ -6,7 +6,7 @@
 --       twice)
 -- Answers for each claim: the token, or {0 held, -1, what the lock key holds, the record}, or
 -- {1 queued, left in ms if it should look then (as the first in line does) or -1, those two, when
--- it was seen}.
+-- it was seen}; in place of -1 or what is left -3, if the lock's key never expires.
 --
 -- This part does what is common: a lock that is free and had no line, a newcomer to the
 -- line of one that is held. It defines nothing, and compares times as texts of one length:
@@ -65,7 +65,10 @@ for i = 1, count do
   elseif value == owner then
     answer = nil
   elseif number == '0' then
-    answer = { 0, -1, value, last or '' }
+    -- A key that is not ours may have no end: the rest of the script looks.
+    if last and sub(last, 35, 66) == value then
+      answer = { 0, -1, value, last }
+    end
   elseif ARGV[4 * i + 1] == '' then
     -- What `stand` of line.lua does. Of those who stay for a moment only some extend the life
     -- of the line and look for dead ones in a long one, chosen by their owner's last digit, which
@@ -80,7 +83,14 @@ for i = 1, count do
         long[line] = place
       end
     end
-    answer = { 1, place == 1 and call('PTTL', lock) or -1, value, last or '', seen }
+    local left = -1
+    if place == 1 then
+      left = call('PTTL', lock)
+      if left == -1 then
+        left = -3
+      end
+    end
+    answer = { 1, left, value, last or '', seen }
   end
   if answer then
     answers[i] = answer

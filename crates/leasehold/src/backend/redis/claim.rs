@@ -18,6 +18,8 @@ use crate::holder::HeldBy;
 
 /// In place of a number, for claims that do not queue.
 const NOT_QUEUED: u64 = 0;
+/// In place of what is left of a lock's key that never expires.
+const NEVER_EXPIRES: i64 = -3;
 /// For how long at least an owner stays barred whose claim may still be on its way.
 const SHORTEST_BAR: Duration = Duration::from_secs(60);
 
@@ -72,9 +74,11 @@ impl RedisStore {
                         registered.keep(claim.owner);
                         let free_in = left(self::number(left_for)?);
                         self.has_place((keys.slot, claim), text(seen)?, number, free_in);
-                        Verdict::Queued(held_by(holds, record)?)
+                        Verdict::Queued(held_by(left_for, holds, record)?)
                     }
-                    [Value::Int(0), _, holds, record] => Verdict::Held(held_by(holds, record)?),
+                    [Value::Int(0), left_for, holds, record] => {
+                        Verdict::Held(held_by(left_for, holds, record)?)
+                    }
                     _ => return Err(unexpected()),
                 },
                 _ => return Err(unexpected()),
@@ -177,9 +181,10 @@ fn grant(granted: i64, at: Moment, claim: &Claim) -> Result<Grant> {
     Ok(Grant { token: token(granted)?, proof: Proof { at, valid_for } })
 }
 
-fn held_by(holds: &Value, record: &Value) -> Result<Option<HeldBy>> {
+fn held_by(left_for: &Value, holds: &Value, record: &Value) -> Result<Option<HeldBy>> {
     let known = Record::of(record, bytes(holds)?);
-    Ok(Some(known.map_or_else(|| HeldBy::new(None, None), |known| known.held_by)))
+    let by = known.map_or_else(|| HeldBy::new(None, None), |known| known.held_by);
+    Ok(Some(if number(left_for)? == NEVER_EXPIRES { by.without_end() } else { by }))
 }
 
 /// As Redis counts: whole milliseconds, never more than were asked for.

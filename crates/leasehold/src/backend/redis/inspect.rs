@@ -102,12 +102,15 @@ fn info(name: Name, answer: &Value) -> Result<LockInfo> {
     let mut info = LockInfo::free(name);
     if number(exists)? == 1 {
         let remaining = left(number(left_for)?);
-        info.lease = Some(match Record::of(record, bytes(holds)?) {
+        let mut lease = match Record::of(record, bytes(holds)?) {
             Some(Record { owner, token, held_by }) => {
                 LeaseInfo::new(Some(owner), Some(token), held_by, remaining)
             }
             None => LeaseInfo::new(None, None, HeldBy::new(None, None), remaining),
-        });
+        };
+        // A key that is there, and has nothing left of its time, was given none.
+        lease.held_by.never_expires = remaining.is_none();
+        info.lease = Some(lease);
     }
     info.waiters = usize::try_from(number(waiters)?).map_err(|_| unexpected())?;
     if let (Ok(token), Some(at)) = (text(token)?.parse(), micros(text(at)?)) {
