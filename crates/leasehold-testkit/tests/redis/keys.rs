@@ -54,6 +54,31 @@ async fn prefixes_are_worlds_of_their_own() {
     assert_eq!(names(&second).await, ["a", "one:a"]);
 }
 
+/// With an empty prefix the name is the key: what only looks like a key of the store is a lock like
+/// any other, and what is one is refused.
+#[tokio::test]
+async fn without_a_prefix_no_name_hides_or_breaks_another() {
+    let server = server();
+    let locks = connect(format!("{}?prefix=", server.url())).await;
+    let other = connect(format!("{}?prefix=", server.url())).await;
+    let odd = "{a}leasehold:record:x";
+    let lease = locks.lock(odd).acquire().await.unwrap();
+    assert_eq!(locks.list("").await.unwrap()[0].name.as_str(), odd);
+    lease.release().await.unwrap();
+    let lease = locks.lock("a").acquire().await.unwrap();
+    let waiting = acquire(other.lock("a"));
+    until_waiters(&locks, "a", 1).await;
+    let queue = server.cli(&["keys", "*leasehold:queue:a"]).unwrap();
+    let refused = |error: leasehold::Error| {
+        assert_eq!(*error.kind(), leasehold::ErrorKind::Invalid, "{error}");
+    };
+    refused(locks.lock(&queue).try_acquire().await.unwrap_err());
+    refused(locks.inspect(&queue).await.unwrap_err());
+    refused(locks.force_release(&queue, "test").await.unwrap_err());
+    lease.release().await.unwrap();
+    granted(waiting).await.release().await.unwrap();
+}
+
 /// A password, a database, and a user who may do only what is needed.
 #[tokio::test]
 async fn a_user_with_few_rights_is_enough() {

@@ -193,6 +193,7 @@ impl Backend for RedisStore {
 
     fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
         Box::pin(async move {
+            self.keys(&name).check()?;
             let info = self.look(vec![name]).await?.pop();
             Ok(info
                 .filter(|info| info.lease.is_some() || info.waiters > 0 || info.forced.is_some()))

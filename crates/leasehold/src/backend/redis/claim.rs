@@ -26,6 +26,9 @@ const SHORTEST_BAR: Duration = Duration::from_secs(60);
 impl RedisStore {
     pub(super) async fn claim(&self, claims: Vec<Claim>) -> Result<Vec<Verdict>> {
         let claims = self.locate(claims, |claim| &claim.name);
+        for (keys, _) in &claims {
+            keys.check()?;
+        }
         let matter = self.route.slots_matter();
         if self.settings.wait_replicas == 0 {
             return by_slot(claims, matter, |some| self.claim_in_slot(some)).await;

@@ -21,6 +21,7 @@ const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 impl RedisStore {
     pub(super) async fn force(&self, name: Name, forced: Forced) -> Result<Option<Token>> {
         let keys = self.keys(&name);
+        keys.check()?;
         let mut call = Call::new(&FORCE, keys.slot, 4);
         call.keys(&keys, &[Record, Queue, ForcedKey]);
         call.arg(forced.by).arg(forced.reason).arg(millis(REMEMBERED));

@@ -5,6 +5,7 @@
 
 use std::sync::LazyLock;
 
+use crate::error::{Error, Result};
 use crate::name::Name;
 
 /// How many slots a cluster has.
@@ -59,6 +60,19 @@ impl Keys {
         self.slot = slot(self.lock.as_bytes());
     }
 
+    /// Refuses a lock whose own key would be a companion of another: with an empty prefix, or one
+    /// that begins with a brace, a name may spell one.
+    pub(super) fn check(&self) -> Result<()> {
+        match companion_of(&self.lock) {
+            None => Ok(()),
+            Some((_, other)) => Err(Error::invalid(format!(
+                "the key {:?} belongs to the lock with the key {other:?}: take another name, or \
+                 another prefix",
+                self.lock
+            ))),
+        }
+    }
+
     /// Writes the key that bars an owner, given as digits.
     pub(super) fn push_bar(&self, key: &mut String, owner: &str) {
         push_tag(key, self.slot);
@@ -79,13 +93,25 @@ impl Keys {
 /// The lock key that this key is, or belongs to as its line. What only remembers an
 /// earlier lease says nothing about the present.
 pub(super) fn lock_key_of(key: &str) -> Option<&str> {
-    let Some(tagged) = key.strip_prefix('{') else { return Some(key) };
-    let Some((_, rest)) = tagged.split_once("}leasehold:") else { return Some(key) };
-    match rest.split_once(':') {
+    match companion_of(key) {
+        None => Some(key),
         Some(("queue" | "line", lock)) => Some(lock),
-        Some(("record" | "forced" | "bar", _)) => None,
-        _ => Some(key),
+        Some(_) => None,
     }
+}
+
+/// Which kind of companion this key is, and of which lock key. It has the tag of that one's slot:
+/// what only looks like a companion is a lock.
+fn companion_of(key: &str) -> Option<(&str, &str)> {
+    let (found, rest) = key.strip_prefix('{')?.split_once('}')?;
+    let (kind, lock) = rest.strip_prefix("leasehold:")?.split_once(':')?;
+    let lock = match kind {
+        "record" | "queue" | "line" | "forced" => lock,
+        "bar" => lock.split_once(':').filter(|(owner, _)| owner.len() == 32)?.1,
+        _ => return None,
+    };
+    let tag = tag(slot(lock.as_bytes()));
+    (tag[1..tag.len() - 1] == *found).then_some((kind, lock))
 }
 
 /// The slot of a key, as every Redis cluster computes it.
@@ -217,6 +243,28 @@ mod tests {
                 assert_eq!(lock_key_of(&bar), None);
                 assert_eq!(lock_key_of(&keys.lock), Some(keys.lock.as_str()));
             }
+        }
+    }
+
+    #[test]
+    fn only_a_companion_of_another_lock_is_refused() {
+        let keys = |prefix: &str, name: &str| Keys::new(prefix, &Name::new(name).unwrap());
+        let mut queue = String::new();
+        keys("", "jobs").push_companion(&mut queue, Companion::Queue);
+        let mut bar = String::new();
+        keys("", "jobs").push_bar(&mut bar, &"0".repeat(32));
+        for taken in [&queue, &bar] {
+            let error = keys("", taken).check().unwrap_err();
+            assert_eq!(*error.kind(), crate::ErrorKind::Invalid);
+            assert!(error.to_string().contains("\"jobs\""), "{error}");
+            keys("lock:", taken).check().unwrap();
+        }
+        let (tag, rest) = queue.split_once('}').unwrap();
+        keys(&format!("{tag}}}"), rest).check().unwrap_err();
+        for free in ["{a}leasehold:record:x", "{}leasehold:queue:jobs", "{p}:a}leasehold:bar:b"] {
+            let keys = keys("", free);
+            keys.check().unwrap();
+            assert_eq!(lock_key_of(&keys.lock), Some(free));
         }
     }
 }
