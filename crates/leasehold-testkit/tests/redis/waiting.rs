@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use leasehold::backend::redis::RedisStore;
 use leasehold::backend::{Backend, Claim, Turn, Verdict};
 use leasehold::clock::Clock;
-use leasehold::{Holder, Name};
+use leasehold::{Holder, Locks, Name};
 use leasehold_testkit::servers::Redis;
 use leasehold_testkit::world::{eventually, within_bound};
 use parking_lot::Mutex;
@@ -241,4 +241,39 @@ async fn who_asks_again_keeps_its_place() {
     assert_eq!(waiting(), "0");
     store.clone().release(vec![first.hold(grant.token)]).await.unwrap();
     assert_eq!(server.cli(&["exists", "lock:a"]).unwrap(), "0");
+}
+
+/// Two clients on one store: the second one was shown under the first one's label, and heartbeats
+/// changed labels in line.
+#[tokio::test]
+async fn clients_that_share_a_store_keep_their_labels() {
+    let server = server();
+    let store = RedisStore::open(&server.url(), Clock::boot()).await.unwrap();
+    let first = Locks::on(store.clone()).label("first").await.unwrap();
+    let second = Locks::on(store).label("second").await.unwrap();
+    let label = async |name: &str| {
+        let lease = first.inspect(name).await.unwrap().lease.unwrap();
+        lease.held_by.holder.unwrap().label
+    };
+    let _one = first.lock("one").acquire().await.unwrap();
+    let _two = second.lock("two").acquire().await.unwrap();
+    assert_eq!((label("one").await, label("two").await), ("first".into(), "second".into()));
+    let lease = client(&server).await.lock("a").ttl(LONG).acquire().await.unwrap();
+    let mut waiting = Vec::new();
+    for (count, locks) in [(1, &first), (2, &second)] {
+        waiting.push(acquire(locks.lock("a").ttl(LONG)));
+        until_waiters(locks, "a", count).await;
+    }
+    let line = || server.cli(&["lrange", &queue(&server), "0", "-1"]).unwrap();
+    let before = line();
+    let beaten = async || line().lines().zip(before.lines()).all(|(now, then)| now != then);
+    eventually("both show themselves", beaten).await;
+    let labels: Vec<bool> = line().lines().map(|waiter| waiter.ends_with(",second")).collect();
+    assert_eq!(labels, [false, true]);
+    lease.release().await.unwrap();
+    for (waiting, name) in waiting.into_iter().zip(["first", "second"]) {
+        let lease = granted(waiting).await;
+        assert_eq!(label("a").await, name);
+        lease.release().await.unwrap();
+    }
 }

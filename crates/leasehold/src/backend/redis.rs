@@ -6,8 +6,9 @@
 //! `docs/backends/redis.md` for what this promises, and what not.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use super::{
@@ -77,8 +78,8 @@ pub struct RedisStore {
     guarantees: Guarantees,
     route: Route,
     waiters: Arc<Waiters>,
-    /// The holder of this client, as one word.
-    holder: OnceLock<String>,
+    /// The last client's holder, as one word: mostly there is one client.
+    holder: Mutex<Option<(Arc<Holder>, Arc<str>)>>,
     pulse: JoinHandle<()>,
 }
 
@@ -134,7 +135,7 @@ impl RedisStore {
         Ok(Arc::new_cyclic(|store| {
             let beating = pulse::beat(store.clone(), waiters.clone(), clock.clone());
             let pulse = tokio::spawn(beating);
-            let holder = OnceLock::new();
+            let holder = Mutex::default();
             Self { settings, clock, guarantees, route, waiters, holder, pulse }
         }))
     }
@@ -144,13 +145,23 @@ impl RedisStore {
     }
 
     /// How scripts know who asks: where it hears of grants in this slot, and the holder.
-    fn who(&self, slot: u16, holder: &Holder) -> String {
-        // One client has one holder.
-        let holder = self.holder.get_or_init(|| encode_holder(holder));
+    fn who(&self, slot: u16, holder: &Arc<Holder>) -> String {
         let mut who = self.route.channel(slot);
         who.push(' ');
-        who.push_str(holder);
+        who.push_str(&self.holder_word(holder));
         who
+    }
+
+    fn holder_word(&self, holder: &Arc<Holder>) -> Arc<str> {
+        let mut last = self.holder.lock();
+        match &*last {
+            Some((known, word)) if Arc::ptr_eq(known, holder) => word.clone(),
+            _ => {
+                let word: Arc<str> = encode_holder(holder).into();
+                *last = Some((holder.clone(), word.clone()));
+                word
+            }
+        }
     }
 
     fn locate<T>(&self, items: Vec<T>, name: impl Fn(&T) -> &Name) -> Vec<Located<T>> {

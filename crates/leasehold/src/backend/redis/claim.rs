@@ -54,7 +54,7 @@ impl RedisStore {
             call.keys(keys, &[RecordKey, Queue]);
             call.bar(keys, claim.owner);
         }
-        // One client has one holder.
+        // A batch is of one client, which has one holder.
         call.arg(self.who(slot, &first.holder));
         let number = self.waiters.next_number();
         for (_, claim) in &claims {

@@ -44,13 +44,15 @@ pub(super) async fn beat(store: Weak<RedisStore>, waiters: Arc<Waiters>, clock: 
 }
 
 impl RedisStore {
-    /// Those who may travel together: all of them, or those of one slot.
+    /// Those who may travel together: all waiters of a client, or those of one slot. (Clients that
+    /// share the store have holders of their own, and a call names one.)
     fn together(&self, waiters: Vec<Arc<Waiter>>) -> Vec<Vec<Located<Arc<Waiter>>>> {
         let located = self.locate(waiters, |waiter| &waiter.claim.name);
-        let mut groups: BTreeMap<u16, Vec<_>> = BTreeMap::new();
+        let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for one in located {
-            let group = if self.route.slots_matter() { one.0.slot } else { 0 };
-            groups.entry(group).or_default().push(one);
+            let slot = if self.route.slots_matter() { one.0.slot } else { 0 };
+            let holder = Arc::as_ptr(&one.1.claim.holder);
+            groups.entry((slot, holder)).or_default().push(one);
         }
         groups.into_values().collect()
     }
