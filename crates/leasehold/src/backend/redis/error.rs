@@ -35,7 +35,7 @@ impl Failure {
     /// What the server refused it for, in one word.
     pub(super) fn code(&self) -> Option<&str> {
         match self {
-            Self::Refused(error) => error.code(),
+            Self::Refused(error) => code_of(error),
             Self::NotSent(_) | Self::Unanswered(_) => None,
         }
     }
@@ -50,9 +50,26 @@ impl From<Failure> for Error {
     }
 }
 
+/// What a server refused a request for, in one word. Redis 6 says `ERR` of all that a command in a
+/// script was refused for, and puts the word behind the place in the script; where the user may not
+/// run such a command, Redis 7 says `ERR` as well.
+fn code_of(error: &RedisError) -> Option<&str> {
+    let code = error.code()?;
+    let Some(detail) = error.detail().filter(|_| code == "ERR") else { return Some(code) };
+    if detail.contains("The user executing the script can't") {
+        return Some("NOPERM");
+    }
+    // Error running script (call to f_…): @user_script:7: @user_script: 7: -OOM command not …
+    let met = detail.strip_prefix("Error running script (call to ");
+    let said = met.and_then(|met| met.rsplit_once("@user_script")?.1.split_once(": -"));
+    let word = said.and_then(|(_, said)| said.split(' ').next()).unwrap_or_default();
+    let is_code = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_uppercase());
+    Some(if is_code { word } else { code })
+}
+
 /// A refusal by the server. All of the first kind come before a script's first write.
 fn refused(error: RedisError) -> Error {
-    let (kind, advice) = match error.code().unwrap_or_default() {
+    let (kind, advice) = match code_of(&error).unwrap_or_default() {
         "READONLY" => (
             ErrorKind::Unavailable,
             "this server is a replica (a fail-over?): connect to the master, or through Sentinel",
@@ -114,4 +131,60 @@ pub(super) fn not_connected(address: &str, error: RedisError) -> Error {
 pub(super) fn unexpected() -> Error {
     let message = "the server answered something that no script of ours answers; please report it";
     Error::new(ErrorKind::Internal, message).outcome_unknown()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Outcome;
+
+    fn failure(answer: &str) -> Failure {
+        let value = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap();
+        Failure::of(value.extract_error().unwrap_err())
+    }
+
+    /// What Redis 6 and Redis 7 answer when a command in a script is refused.
+    #[test]
+    fn what_a_script_was_refused_for_is_found() {
+        let script = "f_1028a5dba704e1d8a01fd96efeba25bb78f62df2";
+        let met = format!("ERR Error running script (call to {script}): @user_script:4: ");
+        let readonly = "READONLY You can't write against a read only replica.";
+        let full = "OOM command not allowed when used memory > 'maxmemory'.";
+        let stopped = "MISCONF Redis is configured to save RDB snapshots, but it is currently not \
+                       able to persist on disk.";
+        for (said, code) in [(readonly, "READONLY"), (full, "OOM"), (stopped, "MISCONF")] {
+            let six = failure(&format!("{met}@user_script: 4: -{said} "));
+            let seven = failure(&format!("{said} script: {script}, on @user_script:59."));
+            for failure in [six, seven] {
+                assert_eq!(failure.code(), Some(code));
+                let error = Error::from(failure);
+                assert_eq!(*error.kind(), ErrorKind::Unavailable, "{error:?}");
+                assert_eq!(error.outcome(), Outcome::NotApplied, "it came before any write");
+            }
+        }
+        let denied = "The user executing the script can't run this command or subcommand";
+        for text in [
+            format!("{met}@user_script: 4: {denied} "),
+            format!("ERR {denied} script: {script}, on @user_script:59."),
+        ] {
+            let failure = failure(&text);
+            assert_eq!(failure.code(), Some("NOPERM"));
+            assert_eq!(Error::from(failure).outcome(), Outcome::Unknown);
+        }
+    }
+
+    /// Another error of a script may come after a write.
+    #[test]
+    fn what_went_wrong_in_a_script_is_no_refusal() {
+        for text in [
+            "ERR Error running script (call to f_0): @user_script:9: user_script:9: no token is left ",
+            "ERR Error running script (call to f_0): @user_script:9: x: -1 is no TTL ",
+            "ERR user_script:1: no token is left for this lock script: f_0, on @user_script:1.",
+            "ERR value is not an integer: -OOM",
+        ] {
+            let failure = failure(text);
+            assert_eq!(failure.code(), Some("ERR"), "{text}");
+            assert_eq!(Error::from(failure).outcome(), Outcome::Unknown, "{text}");
+        }
+    }
 }
