@@ -163,3 +163,22 @@ fn an_evicting_server_is_204_unless_allowed() {
     assert_eq!(code(&["run", "a", "--", "true"], &allowed), Some(0));
     assert_eq!(code(&["doctor"], &allowed), Some(1), "it is found, and said");
 }
+
+/// A password that is wrong or missing: 203, and what to check.
+#[test]
+fn a_refused_password_is_203_with_what_to_check() {
+    let server = leasehold_testkit::servers::Redis::start(&["--requirepass", "hush"]);
+    let (scene, server) = (Scene::new(), server.expect("a server starts"));
+    let ls = |login: &str| {
+        let mut command = scene.leasehold(["ls"]);
+        command.env("LEASEHOLD_STORE", format!("redis://{login}{}", server.addr()));
+        ended(command)
+    };
+    for (login, said) in [("", "the URL has none"), (":guess@", "refuses the user or the password")]
+    {
+        let ended = ls(login);
+        assert_eq!(ended.code, Some(203), "{ended:?}");
+        assert!(ended.stderr.contains(said) && !ended.stderr.contains("guess"), "{ended:?}");
+    }
+    assert_eq!(ls(":hush@").code, Some(0));
+}

@@ -13,5 +13,6 @@ mod forgetting;
 mod keys;
 mod network;
 mod replicas;
+mod passwords;
 mod tls;
 mod waiting;

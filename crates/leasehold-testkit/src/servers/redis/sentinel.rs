@@ -78,6 +78,22 @@ impl RedisSentinel {
         said.lines().nth(1).and_then(|port| port.parse().ok()).context("an address")
     }
 
+    /// From now on the sentinels want this password.
+    ///
+    /// # Errors
+    ///
+    /// When one of them refuses.
+    pub fn lock_sentinels(&self, password: &str) -> Result<()> {
+        let word = format!(">{password}");
+        for sentinel in &self.sentinels {
+            let said = sentinel.cli(&["acl", "setuser", "default", "resetpass", &word])?;
+            if said != "OK" {
+                bail!("acl setuser: {said}");
+            }
+        }
+        Ok(())
+    }
+
     /// Asks the sentinels for a fail-over while the master still works.
     ///
     /// # Errors

@@ -85,7 +85,8 @@ impl Connector {
     }
 
     fn build(&self, host: &Host, client: RedisResult<Client>, role: Role) -> Result<Arc<Server>> {
-        let client = client.map_err(|error| not_connected(&host.to_string(), error))?;
+        let failed = |error| not_connected(&host.to_string(), role.login(), error);
+        let client = client.map_err(failed)?;
         let timeout = self.settings.timeout;
         let (clock, waiters) = (self.clock.clone(), self.waiters.clone());
         Ok(Server::new(host.clone(), client, timeout, clock, waiters, role))

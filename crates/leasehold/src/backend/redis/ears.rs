@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::error::{Failure, not_connected};
+use super::error::{Failure, Login, not_connected};
 use super::server::{Live, Server};
 
 /// What one node is listened to for.
@@ -56,7 +56,8 @@ impl Ears {
             Err(error) if error.code().is_some() => Err(Failure::of(error)),
             Err(error) => {
                 self.server.give_up(&live);
-                Err(Failure::NotSent(not_connected(&self.server.host.to_string(), error)))
+                let address = self.server.host.to_string();
+                Err(Failure::NotSent(not_connected(&address, Login::Server, error)))
             }
         }
     }

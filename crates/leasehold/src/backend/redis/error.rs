@@ -91,7 +91,8 @@ fn refused(error: RedisError) -> Error {
             "the server cannot write its data to disk and stopped accepting writes; see its log",
         ),
         "OOM" => (ErrorKind::Unavailable, "the server's memory is full; raise maxmemory"),
-        "NOAUTH" | "WRONGPASS" => {
+        "NOAUTH" => (ErrorKind::Unusable, "the server wants a password, and the URL has none"),
+        "WRONGPASS" => {
             (ErrorKind::Unusable, "the server wants another user or password than the URL has")
         }
         "CROSSSLOT" => {
@@ -112,19 +113,66 @@ fn refused(error: RedisError) -> Error {
     Error::new(kind, advice).caused_by(error)
 }
 
+/// Where the URL has the user and the password for a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Login {
+    /// Before the `@`.
+    Server,
+    /// In options of their own.
+    Sentinel,
+}
+
+impl Login {
+    /// What to say of a server that wants a password, where the URL has none.
+    pub(super) fn missing(self, address: &str) -> String {
+        match self {
+            Self::Server => format!(
+                "{address} wants a password, and the URL has none: write it before the host, as in \
+                 redis://user:password@host (without a user redis://:password@host)"
+            ),
+            Self::Sentinel => format!(
+                "the sentinel at {address} wants a password of its own: add sentinel-password= to \
+                 the URL (and sentinel-user=, if it is not the default user's)"
+            ),
+        }
+    }
+
+    /// What to say of a server that refuses those in the URL.
+    fn wrong(self, address: &str) -> String {
+        let check = "check both (special characters are written as %-escapes)";
+        match self {
+            Self::Server => {
+                format!(
+                    "{address} refuses the user or the password before the @ of the URL: {check}"
+                )
+            }
+            Self::Sentinel => format!(
+                "the sentinel at {address} refuses sentinel-user or sentinel-password of the URL: \
+                 {check}"
+            ),
+        }
+    }
+}
+
 /// Why there is no connection: nothing was sent.
-pub(super) fn not_connected(address: &str, error: RedisError) -> Error {
-    let kind = match error.kind() {
-        _ if matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM")) => ErrorKind::Unusable,
-        Cause::AuthenticationFailed | Cause::InvalidClientConfig => ErrorKind::Unusable,
-        Cause::RESP3NotSupported => {
+pub(super) fn not_connected(address: &str, login: Login, error: RedisError) -> Error {
+    let there_is_none = || format!("cannot connect to {address}");
+    let (kind, message) = match (error.code(), error.kind()) {
+        (Some("NOAUTH"), _) => (ErrorKind::Unusable, login.missing(address)),
+        (Some("WRONGPASS"), _) | (_, Cause::AuthenticationFailed) => {
+            (ErrorKind::Unusable, login.wrong(address))
+        }
+        (Some("NOPERM"), _) | (_, Cause::InvalidClientConfig) => {
+            (ErrorKind::Unusable, there_is_none())
+        }
+        (_, Cause::RESP3NotSupported) => {
             let message =
                 format!("{address} is older than Redis 6.0.6, which is the least that works");
-            return Error::new(ErrorKind::Unusable, message).caused_by(error);
+            (ErrorKind::Unusable, message)
         }
-        _ => ErrorKind::Unreachable,
+        _ => (ErrorKind::Unreachable, there_is_none()),
     };
-    Error::new(kind, format!("cannot connect to {address}")).caused_by(error)
+    Error::new(kind, message).caused_by(error)
 }
 
 /// An answer that no script of ours gives.

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::answer::text;
 use super::connector::Connector;
-use super::error::Failure;
+use super::error::{Failure, Login};
 use super::replicas::Replicas;
 use super::script::Call;
 use super::server::{Role, Server};
@@ -176,7 +176,14 @@ impl Shared {
                 format!("the sentinel at {} knows no master {:?}", sentinel.host, self.name);
             Error::new(ErrorKind::Unusable, message)
         };
-        match sentinel.ask_in_time(&ask).await? {
+        let answer = match sentinel.ask_in_time(&ask).await {
+            Err(failure) if failure.code() == Some("NOAUTH") => {
+                let message = Login::Sentinel.missing(&sentinel.host.to_string());
+                return Err(Error::new(ErrorKind::Unusable, message));
+            }
+            answer => answer?,
+        };
+        match answer {
             Value::Array(parts) if parts.len() == 2 => {
                 let port = text(&parts[1])?.parse().map_err(|_| unknown())?;
                 Ok(Host { name: text(&parts[0])?.to_owned(), port })

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use super::connection::Connection;
-use super::error::{Failure, not_connected};
+use super::error::{Failure, Login, not_connected};
 use super::info::value_of;
 use super::request::Request;
 use super::script::{Call, Script};
@@ -60,6 +60,16 @@ pub(super) enum Role {
     Requests,
     /// Questions about masters, in the protocol that all sentinels speak.
     Sentinel,
+}
+
+impl Role {
+    /// Where the URL has its user and password.
+    pub(super) fn login(&self) -> Login {
+        match self {
+            Self::Sentinel => Login::Sentinel,
+            Self::Everything { .. } | Self::Master { .. } | Self::Requests => Login::Server,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -278,7 +288,7 @@ impl Server {
     async fn connect(&self) -> Result<Live> {
         let health = Arc::<Health>::default();
         let address = self.host.to_string();
-        let failed = |error| not_connected(&address, error);
+        let failed = |error| not_connected(&address, self.role.login(), error);
         let info = self.client.get_connection_info();
         let mut connection = match (info.addr(), &self.role) {
             (ConnectionAddr::Tcp(host, port), role) if !matches!(role, Role::Sentinel) => {
