@@ -12,7 +12,7 @@ mod foreign_clients;
 mod forgetting;
 mod keys;
 mod network;
-mod replicas;
 mod passwords;
+mod replicas;
 mod tls;
 mod waiting;

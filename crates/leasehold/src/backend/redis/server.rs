@@ -67,7 +67,9 @@ impl Role {
     pub(super) fn login(&self) -> Login {
         match self {
             Self::Sentinel => Login::Sentinel,
-            Self::Everything { .. } | Self::Master { .. } | Self::Requests => Login::Server,
+            Self::Everything { .. } | Self::Master { .. } | Self::Voter { .. } | Self::Requests => {
+                Login::Server
+            }
         }
     }
 }
