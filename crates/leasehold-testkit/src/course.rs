@@ -104,6 +104,7 @@ impl Course<'_> {
             seed: self.seed,
             ttl_ms: plan.ttl.as_millis() as u64,
             failover_ms: self.store.failover().as_millis() as u64,
+            heard_ms: self.store.heard_within(self.fault).as_millis() as u64,
             excused: excused.iter().map(|(letter, _)| (*letter).to_owned()).collect(),
         }
     }

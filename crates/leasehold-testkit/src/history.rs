@@ -74,6 +74,15 @@ impl History {
         began.unwrap_or(liveness::BOUND)
     }
 
+    /// How much later than the store a holder may hear that its lease was ended, in nanoseconds.
+    pub fn heard(&self) -> u64 {
+        let began = self.events.iter().find_map(|event| match event.what {
+            What::Began { heard_ms, .. } => Some(heard_ms * 1_000_000),
+            _ => None,
+        });
+        began.unwrap_or(0)
+    }
+
     /// The TTL of its leases in nanoseconds.
     pub fn ttl(&self) -> u64 {
         let began = self.events.iter().find_map(|event| match event.what {

@@ -257,6 +257,16 @@ fn postgres_sessions_survive_a_bad_network() {
 }
 
 #[test]
+fn postgres_sessions_survive_a_clock_that_jumps() {
+    passes("pgsession", Fault::Clock);
+}
+
+#[test]
+fn postgres_sessions_survive_crashes() {
+    passes("pgsession", Fault::Restart);
+}
+
+#[test]
 fn postgres_sessions_survive_partitions() {
     passes("pgsession", Fault::Partition);
 }

@@ -137,6 +137,12 @@ pub trait Store: fmt::Debug + Sync {
         &[]
     }
 
+    /// Where the store may end a lease by itself under a fault: within which time its holder hears of
+    /// that. Until then another may have the lock; a longer overlap fails the run.
+    fn heard_within(&self, _fault: Fault) -> Duration {
+        Duration::ZERO
+    }
+
     /// The TTL of its leases, unless [`Store::plan`] says otherwise.
     fn ttl(&self) -> Duration {
         Duration::from_millis(300)

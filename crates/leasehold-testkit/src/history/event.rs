@@ -73,6 +73,9 @@ pub enum What {
         /// Beyond the TTL, until locks can be had again.
         #[serde(default = "usual_failover")]
         failover_ms: u64,
+        /// How much later than the store its holder may hear that a lease was ended.
+        #[serde(default)]
+        heard_ms: u64,
         /// The letters of what this store does not promise under this fault.
         #[serde(default)]
         excused: Vec<String>,

@@ -1,6 +1,10 @@
 //! **X**: no two leases of one lock overlap by their holders' own account: from the
 //! return of the acquire to the request to release, the deadline, or the kill. And `verify()`,
 //! which asks the store, does not say yes when a later token had already been handed out.
+//!
+//! Where a store may end a lease by itself and its holder only hears of it (a session that the
+//! server ends), a stage says within which time it must have heard: so much of an overlap is
+//! allowed, and only with a holder that did hear of its end.
 
 use std::collections::HashMap;
 
@@ -9,8 +13,9 @@ use super::event::{Asked, Event, What};
 use super::lease::LeaseRecord;
 
 /// Every lease that began while another was not over, and every wrong answer of the store.
-pub fn check(events: &[Event], leases: &[LeaseRecord]) -> Vec<Violation> {
-    let mut violations = overlaps(leases);
+/// Holders that were ended by their store hear of it within `heard` nanoseconds.
+pub fn check(events: &[Event], leases: &[LeaseRecord], heard: u64) -> Vec<Violation> {
+    let mut violations = overlaps(leases, heard);
     violations.extend(wrongly_verified(events, leases));
     violations
 }
@@ -42,7 +47,7 @@ fn wrongly_verified(events: &[Event], leases: &[LeaseRecord]) -> Vec<Violation> 
     wrong.collect()
 }
 
-fn overlaps(leases: &[LeaseRecord]) -> Vec<Violation> {
+fn overlaps(leases: &[LeaseRecord], heard: u64) -> Vec<Violation> {
     let mut spans: Vec<&LeaseRecord> =
         leases.iter().filter(|lease| lease.returned < lease.end()).collect();
     spans.sort_by_key(|lease| lease.returned);
@@ -50,7 +55,9 @@ fn overlaps(leases: &[LeaseRecord]) -> Vec<Violation> {
     let mut violations = Vec::new();
     for lease in spans {
         let before = longest.entry(&lease.lock).or_insert(lease);
-        if before.token != lease.token && lease.returned < before.end() {
+        let overlap = before.end().saturating_sub(lease.returned);
+        let allowed = if before.was_ended() { heard } else { 0 };
+        if before.token != lease.token && overlap > allowed {
             violations.push(Violation {
                 at: lease.returned,
                 lock: lease.lock.clone(),
@@ -78,7 +85,11 @@ mod tests {
     use super::*;
 
     fn check(sketch: &Sketch) -> Vec<Violation> {
-        super::check(&sketch.history().events, &sketch.leases())
+        check_within(sketch, 0)
+    }
+
+    fn check_within(sketch: &Sketch, heard: u64) -> Vec<Violation> {
+        super::check(&sketch.history().events, &sketch.leases(), heard)
     }
 
     #[test]
@@ -98,6 +109,27 @@ mod tests {
     fn two_holders_are_caught() {
         let sketch = Sketch::new().lease("a", "one", 0, 1, 5).lease("b", "one", 2, 99 * MS, 6);
         assert_eq!(check(&sketch).len(), 1);
+    }
+
+    #[test]
+    fn a_holder_that_was_ended_hears_of_it_in_time() {
+        let sketch = Sketch::new().lease("a", "one", 0, 1, 5).lease("b", "one", 2, 50 * MS, 6);
+        for ended in [
+            sketch.clone().loss("a", "one", 55 * MS, 5),
+            sketch.clone().release_refused("a", "one", 55 * MS, 5),
+        ] {
+            assert_eq!(check_within(&ended, 10 * MS), []);
+            assert_eq!(check_within(&ended, 4 * MS).len(), 1, "it heard too late");
+            assert_eq!(check(&ended).len(), 1, "nothing was said about hearing");
+        }
+    }
+
+    #[test]
+    fn a_holder_that_was_not_ended_has_no_time_to_hear_of_it() {
+        let sketch = Sketch::new().lease("a", "one", 0, 1, 5).lease("b", "one", 2, 95 * MS, 6);
+        assert_eq!(check_within(&sketch, 10 * MS).len(), 1);
+        let by_deadline = sketch.loss("a", "one", 101 * MS, 5);
+        assert_eq!(check_within(&by_deadline, 10 * MS).len(), 1);
     }
 
     #[test]

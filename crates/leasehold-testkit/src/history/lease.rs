@@ -23,6 +23,8 @@ pub struct LeaseRecord {
     pub released: Option<u64>,
     /// When the guard said that it was lost.
     pub loss_seen: Option<u64>,
+    /// Whether the release was refused: it was not the holder's any more.
+    pub refused: bool,
     /// When its process was killed.
     pub killed: Option<u64>,
     /// The last sign of life of its worker while this was its lease.
@@ -34,6 +36,11 @@ impl LeaseRecord {
     pub fn end(&self) -> u64 {
         let ends = [self.released, self.loss_seen, self.killed];
         ends.into_iter().flatten().fold(self.deadline, u64::min)
+    }
+
+    /// Whether the store ended it before its time, as its holder heard in the end.
+    pub fn was_ended(&self) -> bool {
+        self.refused || self.loss_seen.is_some_and(|at| at < self.deadline)
     }
 }
 
@@ -64,6 +71,7 @@ pub fn leases(events: &[Event]) -> Vec<LeaseRecord> {
                     deadline: *deadline,
                     released: None,
                     loss_seen: None,
+                    refused: false,
                     killed: None,
                     last_sign: event.at,
                 });
@@ -98,6 +106,7 @@ impl LeaseRecord {
             What::ReleaseAsked { token } if *token == self.token => {
                 self.released.get_or_insert(at);
             }
+            What::ReleaseFailed { token, .. } if *token == self.token => self.refused = true,
             What::LossSeen { token, deadline } if *token == self.token => {
                 self.deadline = self.deadline.max(*deadline);
                 self.loss_seen.get_or_insert(at);

@@ -81,7 +81,7 @@ impl Report {
                 ("RT", order::check(&leases)),
                 ("F", fence::check(events)),
                 ("D", deadline::check(events, &leases)),
-                ("X", exclusion::check(events, &leases)),
+                ("X", exclusion::check(events, &leases, history.heard())),
                 ("L", liveness::check(history, &leases)),
             ],
             control: Control::of(events),

@@ -45,6 +45,16 @@ impl Sketch {
         self.with(who, lock, at, What::LossSeen { token, deadline: DEADLINE })
     }
 
+    pub(super) fn release_refused(self, who: &str, lock: &str, at: u64, token: u64) -> Self {
+        let why = "not held".to_owned();
+        self.with(who, lock, at, What::ReleaseAsked { token }).with(
+            who,
+            lock,
+            at + 1,
+            What::ReleaseFailed { token, why },
+        )
+    }
+
     pub(super) fn asked(self, who: &str, lock: &str, checked: u64, token: u64) -> Self {
         let register = Register::Fenced;
         let what = What::WriteAsked { register, token, deadline: DEADLINE, checked };

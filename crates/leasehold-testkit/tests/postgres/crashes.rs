@@ -45,6 +45,29 @@ fn a_lease_survives_a_crash_and_a_session_does_not() {
     });
 }
 
+/// The next session had the lock before its last holder had read of the end of its own.
+#[test]
+fn a_server_that_starts_grants_nothing_before_its_last_sessions_have_heard_of_it() {
+    let mut server = Postgres::start(&[]).unwrap();
+    let runtime = Runtime::new().unwrap();
+    runtime.block_on(async { drop(connect(&server, "session").await) });
+    for crashes in [true, false] {
+        match crashes {
+            true => server.crash(),
+            false => server.stop(),
+        }
+        server.restart().unwrap();
+        let lease = runtime.block_on(async {
+            let locks = connect(&server, "session").await;
+            locks.lock("a").acquire().await.unwrap()
+        });
+        let heard = "select started = pg_postmaster_start_time() \
+                     and clock_timestamp() - since >= interval '1 second' from leasehold.intact";
+        assert_eq!(server.psql(heard).unwrap(), "t", "crashed: {crashes}");
+        runtime.block_on(lease.release()).unwrap();
+    }
+}
+
 /// A standby that never heard of the last tokens gives none of them again.
 #[test]
 fn a_promoted_standby_that_lagged_repeats_no_token() {

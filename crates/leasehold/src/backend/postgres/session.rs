@@ -51,7 +51,10 @@ const GUARANTEES: Guarantees = Guarantees {
     fair: true,
     survives_restart: false,
     may_lose: &[
-        "fail-over: a promoted standby knows no advisory locks; holders learn of it within the TTL",
+        "the server ends a session (pg_terminate_backend, force-release, its clock jumps ahead): the \
+         next holder may begin before the last one has read of it, usually milliseconds",
+        "a server's host or network vanishes and is back, or a standby is promoted, within the TTL: \
+         advisory locks are forgotten, and a holder that hears nothing learns of it by its deadline",
         "a network that is silent for longer than the TTL: the server lets go after one and a half",
     ],
     extra_drift: Duration::ZERO,

@@ -483,12 +483,20 @@ $$;
 
 -- The server empties an unlogged table when it recovers from a crash, and when a standby is
 -- promoted. So no row here means: the last tokens that were drawn may be forgotten.
-create unlogged table if not exists leasehold.intact (since timestamptz not null);
+create unlogged table if not exists leasehold.intact (
+    since   timestamptz not null,   -- when the first session of this start of the server began
+    started timestamptz             -- which start that is
+);
 do $$
 declare
     wanted text := (select pg_get_userbyid(c.relowner) from pg_class c
                      where c.oid = 'leasehold.tokens'::regclass);
 begin
+    -- Not without need: it would wait for everybody who reads the table, a pg_dump, say.
+    if not exists (select 1 from pg_attribute where attrelid = 'leasehold.intact'::regclass
+                      and attname = 'started' and not attisdropped) then
+        alter table leasehold.intact add column started timestamptz;
+    end if;
     -- lift() runs as the owner of the tables, also when another role brings it up to date.
     if wanted <> (select pg_get_userbyid(c.relowner) from pg_class c
                    where c.oid = 'leasehold.intact'::regclass) then
@@ -510,21 +518,32 @@ $$;
 -- ones: at most those of three wal_writer_delays. It ends all sessions, and the first that
 -- begins afterwards steps over them, once: no server draws a million tokens in a second. The
 -- clock alone would do, unless it was set back.
+--
+-- Also notes the first session after each start of the server: see hearing().
 create or replace function leasehold.lift() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    low  bigint;
-    last bigint;
+    low   bigint;
+    last  bigint;
+    drawn boolean;
+    start timestamptz := pg_postmaster_start_time();
+    here  leasehold.intact;
 begin
     perform set_config('synchronous_commit', 'on', true)
       where current_setting('synchronous_commit') = 'off';
     alter sequence leasehold.tokens owned by none;
     low := leasehold.clock_floor();
-    select last_value into last from leasehold.tokens;
-    if not exists (select 1 from leasehold.intact) then
+    select last_value, is_called into last, drawn from leasehold.tokens;
+    select * into here from leasehold.intact;
+    if not found then
         low := greatest(low, last + greatest(1000000, (select 3000 * setting::bigint
                  from pg_settings where name = 'wal_writer_delay')));
-        insert into leasehold.intact values (clock_timestamp());
+        -- Where no token was ever drawn, nobody has an end to hear of.
+        insert into leasehold.intact (since, started) values (
+            clock_timestamp() - case when drawn then interval '0' else interval '1 second' end, start);
+    elsif here.started is distinct from start or here.since > clock_timestamp() then
+        -- Another start; or the clock was set back, and nothing is known of the time since then.
+        update leasehold.intact set since = clock_timestamp(), started = start;
     end if;
     if low > last then
         perform setval('leasehold.tokens', least(low, 9007199254740991));
@@ -532,8 +551,18 @@ begin
 end
 $$;
 
+-- For how many microseconds more a session that begins takes no lock. The start of a server ended
+-- all sessions, and their clients hear of it from their sockets: within milliseconds, on a network that
+-- works. So nobody gets a lock in the first second after the first session since then.
+create or replace function leasehold.hearing() returns bigint
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    select least(1000000, greatest(0,
+           1000000 - (date_part('epoch', clock_timestamp() - i.since) * 1000000)::bigint))
+      from leasehold.intact i
+$$;
+
 -- Which of their revisions these functions are.
 create or replace function leasehold.revision() returns integer
-language sql immutable as $$ select 5 $$;
+language sql immutable as $$ select 6 $$;
 
 insert into leasehold.meta (version) values (1) on conflict do nothing;

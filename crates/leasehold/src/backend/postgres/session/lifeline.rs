@@ -45,8 +45,14 @@ impl Lifeline {
         // Tokens need not wait for the disk: see lift(), which does.
         let lift = "select leasehold.lift()";
         session.client.batch_execute(lift).await.map_err(not_applied)?;
-        let rest = "set synchronous_commit = off";
-        session.client.batch_execute(rest).await.map_err(not_applied)?;
+        let rest = "select set_config('synchronous_commit', 'off', false), leasehold.hearing()";
+        let rows = session.client.query_typed(rest, &[]).await.map_err(not_applied)?;
+        // The server may have ended sessions whose clients do not know it yet (ADR 12).
+        let hearing: Option<i64> = rows.first().and_then(|row| row.get(1));
+        let hearing = hearing.and_then(|left| u64::try_from(left).ok()).unwrap_or(0);
+        if hearing > 0 {
+            clock.sleep(Duration::from_micros(hearing)).await;
+        }
         let asked = AtomicU64::new(clock.now().as_nanos());
         let (longest, telling) = (AtomicU64::new(0), tokio::sync::Mutex::new(()));
         Ok(Arc::new(Self { session, clock, longest, telling, asked }))
