@@ -12,6 +12,7 @@ mod order;
 mod pooling;
 mod scene;
 mod sessions;
+mod settings;
 mod setup;
 mod tokens;
 mod transactions;

@@ -5,6 +5,8 @@ use leasehold::{ErrorKind, LeaseState};
 use leasehold_testkit::servers::{PgBouncer, Postgres};
 use leasehold_testkit::world::{eventually, within_bound};
 
+use crate::scene::take_turns;
+
 /// pgbouncer#102, authentik#23876: session locks stranded in a pool. However it hands out
 /// its sessions, it is noticed.
 #[tokio::test]
@@ -35,6 +37,18 @@ async fn session_mode_works_through_a_session_pooler() {
     let lease = locks.lock("a").acquire().await.unwrap();
     assert_eq!(lease.verify().await.unwrap(), lease.token());
     lease.release().await.unwrap();
+}
+
+/// The pooler's sessions are not ours to set.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lease_mode_works_through_a_transaction_pooler_to_a_serializable_database() {
+    let server = Postgres::start(&["default_transaction_isolation=serializable"]).unwrap();
+    let pooler = PgBouncer::start(&server, "transaction", &[]).unwrap();
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        clients.push(leasehold::connect(pooler.url()).await.unwrap());
+    }
+    take_turns(&clients, 5).await;
 }
 
 #[tokio::test]

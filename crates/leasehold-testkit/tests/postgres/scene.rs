@@ -4,9 +4,10 @@ use std::io::Write;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use leasehold::Locks;
+use leasehold::{Error, Locks};
 use leasehold_testkit::servers::Postgres;
-use leasehold_testkit::world::World;
+use leasehold_testkit::world::{World, within_bound};
+use tokio::task::JoinSet;
 
 pub(crate) fn url(server: &Postgres, mode: &str) -> String {
     format!("{}?mode={mode}", server.url())
@@ -22,6 +23,25 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     while !done() {
         assert!(Instant::now() < end, "{what} did not happen");
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Each of these clients takes the same lock so many times, waiting for the others.
+pub(crate) async fn take_turns(clients: &[Locks], turns: usize) {
+    let mut working = JoinSet::new();
+    for locks in clients {
+        let lock = locks.lock("turns");
+        working.spawn(async move {
+            for _ in 0..turns {
+                let lease = lock.acquire().await?;
+                lease.renew().await?;
+                lease.release().await?;
+            }
+            Ok::<(), Error>(())
+        });
+    }
+    while let Some(worked) = within_bound("a turn", working.join_next()).await {
+        worked.expect("no panic").unwrap_or_else(|error| panic!("{error}"));
     }
 }
 

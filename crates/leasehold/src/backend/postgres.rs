@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::error::{Operation, Result};
 use crate::name::Name;
 
+mod defaults;
 mod error;
 mod examine;
 mod lease;

@@ -93,5 +93,8 @@ fn used_up(place: &str) -> String {
 }
 
 pub(super) fn standby(place: &str) -> String {
-    format!("{place} is a standby or read-only, where no lock can be taken; connect to the primary")
+    format!(
+        "{place} is a standby or read-only, where no lock can be taken; connect to the primary, or \
+         look at default_transaction_read_only of this role and database"
+    )
 }

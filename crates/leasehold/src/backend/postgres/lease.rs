@@ -78,11 +78,11 @@ impl LeaseStore {
         let first = Session::connect(&settings, &settings.config, None, true).await?;
         let second = Session::connect(&settings, &settings.config, None, true).await?;
         let pooled = pooler::between(&first, &second).await?;
-        schema::ensure(&first).await?;
         let (first, second) = match pooled {
             true => (first, second),
             false => (first.unpooled().await?, second.unpooled().await?),
         };
+        schema::ensure(&first).await?;
         let (client, greeting) = introduction(pooled);
         let seats = Arc::new(Seats::default());
         let store = Arc::new(Self {

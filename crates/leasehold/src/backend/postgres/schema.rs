@@ -28,8 +28,10 @@ pub const SCHEMA: &str =
 
 /// Two clients that come first at once must not create it twice, and an older one must not
 /// replace what a newer one just brought. (None waits for ever: there may be a transaction in
-/// the way that nobody ends.)
-const ALONE: &str = "begin; set local lock_timeout = '10s'; \
+/// the way that nobody ends.) With a stricter isolation, what the other one brought could not be
+/// seen by one that waited for it.
+const ALONE: &str = "begin isolation level read committed; \
+     set local lock_timeout = '10s'; set local statement_timeout = 0; \
      select pg_advisory_xact_lock(hashtextextended('leasehold.schema', 0))";
 
 /// Makes sure that the tables are there, of this version, and the functions of this revision.

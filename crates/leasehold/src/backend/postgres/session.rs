@@ -88,8 +88,8 @@ impl SessionStore {
                            mode=lease, which works through it";
             return Err(Error::new(ErrorKind::Refused, message));
         }
-        schema::ensure(&first).await?;
         let (first, second) = (first.unpooled().await?, second.unpooled().await?);
+        schema::ensure(&first).await?;
         let line = Lifeline::on(first, clock.clone()).await?;
         let store = Arc::new(Self {
             aside: Wire::new(settings.clone(), false),

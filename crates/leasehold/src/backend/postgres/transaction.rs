@@ -21,6 +21,15 @@ use crate::name::Name;
 ///   ('x' || encode(substring(sha256(convert_to('nightly-report', 'UTF8')) for 8), 'hex'))::bit(64)::bigint);
 /// ```
 ///
+/// It needs READ COMMITTED, the usual isolation. With REPEATABLE READ or SERIALIZABLE (also by
+/// `default_transaction_isolation`) a transaction sees the database as it was when its first
+/// statement began, which is before the wait: it does not see what the holder before it wrote,
+/// and to update that fails with `could not serialize access`. Such a transaction has to be begun
+/// under a lease of session mode instead.
+///
+/// The session's `lock_timeout`, `statement_timeout` and `transaction_timeout` end a wait;
+/// `idle_in_transaction_session_timeout` ends a transaction that pauses, and its lock.
+///
 /// There is no token: what this transaction writes is written only if it commits, and it
 /// cannot commit without its session, which carries the lock. What it does *outside* of
 /// the database is not guarded. Works through a transaction pooler.

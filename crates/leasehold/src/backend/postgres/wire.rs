@@ -1,6 +1,7 @@
 //! A connection that is made anew when it broke, and the statements prepared on it.
 //!
-//! Nothing is ever sent twice: a request whose connection breaks has an unknown outcome.
+//! Nothing is sent twice that may have been done: a request whose connection breaks has an unknown
+//! outcome.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,18 +10,19 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, mpsc, watch};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Notification, Row, Socket, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::defaults::defaults;
 use super::error::{explain, not_connected, standby};
 use super::schema;
 use super::url::Settings;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long a statement may wait for another's row. Two may be in line on one connection, and
-/// both take less than a request may, so that their end is known.
-const LOCK_TIMEOUT: &str = "set lock_timeout = '800ms'";
+/// How often a statement is sent again that failed only because others wrote at the same moment.
+const REPEATS: u32 = 8;
 
 /// A request to the server: its SQL, and the types of its parameters.
 #[derive(Debug)]
@@ -95,10 +97,11 @@ impl Session {
         if row.get::<_, bool>(0) {
             return Err(Error::new(ErrorKind::Refused, standby(&self.place)));
         }
+        let (backend, version) = (row.get(1), row.get(2));
         if !pooled {
-            self.say(LOCK_TIMEOUT).await?;
+            self.say(&defaults(version)).await?;
         }
-        Ok((row.get(1), row.get(2)))
+        Ok((backend, version))
     }
 
     /// Says something that is about this session alone: nothing of what was wanted is asked yet.
@@ -112,8 +115,7 @@ impl Session {
 
     /// There is no pooler in front, as was feared: it may be a session like any other.
     pub(super) async fn unpooled(mut self) -> Result<Self> {
-        let set = self.client.batch_execute(LOCK_TIMEOUT).await;
-        set.map_err(|error| explain(error, &self.place))?;
+        self.say(&defaults(self.version)).await?;
         self.by_name = true;
         Ok(self)
     }
@@ -196,7 +198,17 @@ impl Session {
         }
         // A pooler in front: a name would be another session's tomorrow.
         let typed: Vec<_> = parameters.iter().copied().zip(verb.types.iter().cloned()).collect();
-        self.client.query_typed(verb.sql, &typed).await
+        let mut repeats = 0;
+        loop {
+            let asked = self.client.query_typed(verb.sql, &typed).await;
+            match &asked {
+                // Its sessions are not ours to set, and their isolation may be serializable. What
+                // failed for that was rolled back.
+                Err(error) if repeats < REPEATS && not_serialized(error) => repeats += 1,
+                _ => return asked,
+            }
+            tokio::time::sleep(Duration::from_millis(fastrand::u64(1..=20))).await;
+        }
     }
 }
 
@@ -211,6 +223,11 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Whether a statement failed because of what others wrote meanwhile.
+fn not_serialized(error: &tokio_postgres::Error) -> bool {
+    error.code() == Some(&SqlState::T_R_SERIALIZATION_FAILURE)
 }
 
 pub(super) fn odd_answer() -> Error {

@@ -37,7 +37,7 @@ impl Lifeline {
             Error::new(error.kind().clone(), error.to_string())
         };
         // A blocking lock waits for as long as it takes; what ends without us must be noticed.
-        let mut prepare = String::from("set lock_timeout = 0; set statement_timeout = 0;");
+        let mut prepare = String::from("set lock_timeout = 0;");
         if session.version >= FOURTEEN {
             prepare.push_str("set client_connection_check_interval = '1s';");
         }
