@@ -14,6 +14,7 @@ mod scene;
 mod sessions;
 mod settings;
 mod setup;
+mod sweeping;
 mod tokens;
 mod transactions;
 mod waiters;

@@ -52,6 +52,8 @@ const GUARANTEES: Guarantees = Guarantees {
 };
 
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// So that a large table does not keep the server busy.
+const BETWEEN_PAGES: Duration = Duration::from_millis(10);
 /// One in so many clients that come sweeps at once: they may all be too short-lived to do
 /// it later.
 const SWEEPS_AT_ONCE: u32 = 64;
@@ -129,15 +131,30 @@ async fn sweep(store: Weak<LeaseStore>) {
     loop {
         tokio::time::sleep(pause + pause.mul_f64(fastrand::f64() / 2.0)).await;
         pause = SWEEP_EVERY;
-        let Some(store) = store.upgrade() else { return };
-        store.seats.forget_abandoned(store.clock.now());
-        // Nobody connects just to sweep.
-        if let Some(session) = store.rest.present()
-            && let Err(error) = session.rows(&verbs::SWEEP, &[]).await
+        let session = {
+            let Some(store) = store.upgrade() else { return };
+            store.seats.forget_abandoned(store.clock.now());
+            // Nobody connects just to sweep.
+            store.rest.present()
+        };
+        if let Some(session) = session
+            && let Err(error) = sweep_all(&session).await
         {
             tracing::debug!(%error, "sweeping is put off");
         }
     }
+}
+
+/// Forgets what is over, page by page: renewals and releases go in between.
+async fn sweep_all(session: &Session) -> Result<()> {
+    let (mut after, mut seen) = (String::new(), None::<i64>);
+    loop {
+        let page = session.row(&verbs::SWEEP_PAGE, &[&after, &seen]).await?;
+        let Some(last) = page.get::<_, Option<String>>(0) else { break };
+        (after, seen) = (last, page.get(1));
+        tokio::time::sleep(BETWEEN_PAGES).await;
+    }
+    session.rows(&verbs::SWEEP, &[]).await.map(drop)
 }
 
 impl fmt::Debug for LeaseStore {

@@ -14,17 +14,23 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) const VERSION: i32 = 1;
 
 /// The revision of its functions, as `leasehold.revision()` tells it: to be raised with every
-/// change of `functions.sql`.
-const REVISION: i32 = 6;
+/// change of `functions.sql` or `sweep.sql`.
+const REVISION: i32 = 7;
 
 /// What was installed before functions told their revision.
 const UNTOLD: i32 = 1;
 
-const FUNCTIONS: &str = include_str!("schema/functions.sql");
+const FUNCTIONS: &str =
+    concat!(include_str!("schema/sweep.sql"), "\n", include_str!("schema/functions.sql"));
 
 /// What has to be there, as SQL that can be run by hand. Running it again changes nothing.
-pub const SCHEMA: &str =
-    concat!(include_str!("schema/tables.sql"), "\n", include_str!("schema/functions.sql"));
+pub const SCHEMA: &str = concat!(
+    include_str!("schema/tables.sql"),
+    "\n",
+    include_str!("schema/sweep.sql"),
+    "\n",
+    include_str!("schema/functions.sql")
+);
 
 /// Two clients that come first at once must not create it twice, and an older one must not
 /// replace what a newer one just brought. (None waits for ever: there may be a transaction in

@@ -1,4 +1,4 @@
-//! What the server is asked in lease mode. The functions are in `../schema/functions.sql`.
+//! What the server is asked in lease mode. The functions are in `../schema/`.
 
 use tokio_postgres::types::Type;
 
@@ -67,10 +67,19 @@ pub(super) const FORCE: Verb = Verb {
     number: 7,
 };
 
+/// What else is over.
 pub(super) const SWEEP: Verb = Verb {
     sql: "select leasehold.sweep(interval '1 hour', interval '1 minute')",
     types: &[],
     number: 8,
+};
+
+/// A page of the locks that are over.
+pub(super) const SWEEP_PAGE: Verb = Verb {
+    sql: "select last, highest \
+          from leasehold.sweep_page($1, $2, interval '1 hour', interval '1 minute')",
+    types: &[Type::TEXT, Type::INT8],
+    number: 12,
 };
 
 pub(super) const INSPECT: Verb =

@@ -443,44 +443,6 @@ begin
 end
 $$;
 
--- Forgets what is over. A lock's row goes once the floor has been above its token for a
--- minute: longer than any statement runs that may have read an older floor.
-create or replace function leasehold.sweep(idle interval, delay interval) returns bigint
-language plpgsql as $$
-declare
-    highest bigint;
-    swept   bigint := 0;
-begin
-    if not pg_try_advisory_xact_lock(hashtextextended('leasehold.sweep', 0)) then
-        return 0;
-    end if;
-    perform set_config('synchronous_commit', 'off', true);
-    if (select floor_at < clock_timestamp() - delay from leasehold.meta) then
-        with gone as (
-            delete from leasehold.locks where name in (
-                select l.name from leasehold.locks l, leasehold.meta m
-                 where l.expires < clock_timestamp() - idle and l.token <= m.floor
-                   and not l.crowded
-                   and clock_timestamp() > all (coalesce(l.bars, '{}'))
-                 order by l.name limit 1000 for update of l skip locked)
-            returning 1)
-        select count(*) into swept from gone;
-        select max(token) into highest from leasehold.locks
-         where expires < clock_timestamp() - idle;
-        update leasehold.meta set floor = highest, floor_at = clock_timestamp()
-         where floor < highest;
-    end if;
-    delete from leasehold.waiters where (lock, place) in (
-        select lock, place from leasehold.waiters
-         where alive < clock_timestamp() - interval '1 minute' limit 1000 for update skip locked);
-    delete from leasehold.audit where at < clock_timestamp() - interval '30 days';
-    delete from leasehold.holds h where expires < clock_timestamp() - interval '1 minute'
-       and not exists (select 1 from pg_locks p where p.pid = h.backend and p.locktype = 'advisory'
-                          and p.classid = h.high and p.objid = h.low and p.objsubid = h.form);
-    return swept;
-end
-$$;
-
 -- The server empties an unlogged table when it recovers from a crash, and when a standby is
 -- promoted. So no row here means: the last tokens that were drawn may be forgotten.
 create unlogged table if not exists leasehold.intact (
@@ -563,6 +525,6 @@ $$;
 
 -- Which of their revisions these functions are.
 create or replace function leasehold.revision() returns integer
-language sql immutable as $$ select 6 $$;
+language sql immutable as $$ select 7 $$;
 
 insert into leasehold.meta (version) values (1) on conflict do nothing;
