@@ -76,6 +76,20 @@ fn a_pg_name_that_cannot_exclude_its_key_is_a_usage_error() {
     }
 }
 
+/// It was 204, which says that a store is unsafe.
+#[test]
+fn a_password_that_is_wrong_or_missing_is_203() {
+    let (scene, mut server) = (Scene::new(), Postgres::start(&[]).expect("a server"));
+    server.psql("create role worker login password 's3cret'").expect("a role");
+    server.demand_passwords("worker").expect("it starts again");
+    for (user, told) in [("worker:wr0ng", "pg_hba.conf"), ("worker", "wants a password")] {
+        let store = format!("postgres://{user}@127.0.0.1:{}/postgres", server.port());
+        let said = ended(scene.leasehold(["run", "job", "--store", &store, "--", "echo", "ran"]));
+        assert_eq!((said.code, said.stdout.as_str()), (Some(203), ""), "{user}: {said:?}");
+        assert!(said.stderr.contains(told) && !said.stderr.contains("wr0ng"), "{said:?}");
+    }
+}
+
 #[test]
 fn everything_works_on_both_modes() {
     let (scene, server) = (Scene::new(), Postgres::start(&[]).expect("a server"));

@@ -220,6 +220,20 @@ impl Postgres {
         Ok(())
     }
 
+    /// Lets in `postgres` and this user only, the latter by password (SCRAM). Starts it again.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start.
+    pub fn demand_passwords(&mut self, user: &str) -> Result<()> {
+        self.stop();
+        let rules = format!(
+            "host all postgres 127.0.0.1/32 trust\nhost all {user} 127.0.0.1/32 scram-sha-256\n"
+        );
+        fs::write(self.data().join("pg_hba.conf"), rules)?;
+        self.restart()
+    }
+
     /// What `psql` prints for this SQL, unaligned and without headings.
     ///
     /// # Errors

@@ -20,6 +20,35 @@ async fn a_server_that_is_not_there_is_unreachable() {
     }
 }
 
+/// A wrong password was called unsafe, and a missing one a server that is not there.
+#[tokio::test]
+async fn a_user_that_is_not_let_in_is_told_what_to_check() {
+    let mut server = Postgres::start(&[]).unwrap();
+    server.psql("create role worker superuser login password 's3cret'").unwrap();
+    server.demand_passwords("worker").unwrap();
+    let port = server.port();
+    let connect = async |user: &str, rest: &str| {
+        leasehold::connect(format!("postgres://{user}@127.0.0.1:{port}/{rest}")).await
+    };
+    for mode in ["lease", "session"] {
+        let right = format!("postgres?mode={mode}");
+        for (user, rest, told) in [
+            ("worker:wr0ng", &*right, "check user and password"),
+            ("worker", &*right, "PGPASSWORD"),
+            ("stranger:wr0ng", &*right, "pg_hba.conf"),
+            ("worker:s3cret", "elsewhere", "the database in the URL"),
+        ] {
+            let error = connect(user, rest).await.unwrap_err();
+            assert_eq!(*error.kind(), ErrorKind::Unusable, "{user}: {error}");
+            assert_eq!(error.outcome(), Outcome::NotApplied, "{user}");
+            assert!(error.to_string().contains(told), "{user}: {error}");
+            let all = format!("{error} {error:?}");
+            assert!(!all.contains("wr0ng") && !all.contains("s3cret"), "{all}");
+        }
+        connect("worker:s3cret", &right).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_standby_is_refused() {
     let primary = Postgres::start(&[]).unwrap();

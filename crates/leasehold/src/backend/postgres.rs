@@ -41,8 +41,9 @@ const STORE: &str = "postgres";
 ///
 /// # Errors
 ///
-/// `Invalid` for a URL that cannot work, `Unreachable` when no server answers, `Refused` for
-/// a standby, a role that may not use the tables, or a pooler where a session is needed.
+/// `Invalid` for a URL that cannot work, `Unreachable` when no server answers, `Unusable` for a
+/// user, password or database that the server does not accept, `Refused` for a standby, a role that
+/// may not use the tables, or a pooler where a session is needed.
 pub async fn open(url: &str, clock: Clock) -> Result<Arc<dyn Backend>> {
     let opened = async {
         let settings = Arc::new(Settings::parse(url)?);

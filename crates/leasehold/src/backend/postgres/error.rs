@@ -28,12 +28,30 @@ pub(super) fn not_connected(error: tokio_postgres::Error, place: &str) -> Error 
         Some(said) => answered(said, place).caused_by(error),
         None => {
             let reason = source(&error);
-            let message = format!(
-                "cannot connect to {place}: {reason}; is PostgreSQL there, and does sslmode suit it?"
-            );
-            Error::new(ErrorKind::Unreachable, message).caused_by(error)
+            let (kind, message) = if reason.contains("password missing") {
+                let message = format!(
+                    "{place} wants a password, and there is none: put it into the URL or PGPASSWORD"
+                );
+                (ErrorKind::Unusable, message)
+            } else if reason.starts_with("authentication error") {
+                (ErrorKind::Unusable, not_let_in(&reason, place))
+            } else {
+                let message = format!(
+                    "cannot connect to {place}: {reason}; is PostgreSQL there, and does sslmode \
+                     suit it?"
+                );
+                (ErrorKind::Unreachable, message)
+            };
+            Error::new(kind, message).caused_by(error)
         }
     }
+}
+
+fn not_let_in(reason: &str, place: &str) -> String {
+    format!(
+        "{place} does not let this user in: {reason}; check user and password (the URL's, or \
+         PGPASSWORD), and the server's pg_hba.conf"
+    )
 }
 
 fn source(error: &tokio_postgres::Error) -> String {
@@ -54,8 +72,10 @@ fn answered(said: &DbError, place: &str) -> Error {
                  `leasehold schema` prints, with its grants"
             ),
         )
-    } else if matches!(code.code(), "28000" | "28P01" | "3D000") {
-        (ErrorKind::Refused, format!("{place} refuses this user or database: {text}"))
+    } else if matches!(code.code(), "28000" | "28P01") {
+        (ErrorKind::Unusable, not_let_in(text, place))
+    } else if *code == SqlState::UNDEFINED_DATABASE {
+        (ErrorKind::Unusable, format!("{place}: {text}; check the database in the URL"))
     } else if *code == SqlState::SEQUENCE_GENERATOR_LIMIT_EXCEEDED {
         (ErrorKind::Refused, used_up(place))
     } else if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
