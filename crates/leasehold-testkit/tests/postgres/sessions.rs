@@ -93,6 +93,24 @@ async fn force_release_of_a_session_with_more_locks_wants_confirmation() {
     assert_eq!(loss.reason, LossReason::SessionEnded);
 }
 
+/// In session mode leaving the line asked nobody, and the wait ended with "held by" (201).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_goes_away_during_a_wait_is_not_reported_as_held() {
+    for mode in ["lease", "session"] {
+        let mut server = Postgres::start(&[]).unwrap();
+        let (holder, client) = (connect(&server, mode).await, connect(&server, mode).await);
+        let long = Duration::from_secs(600);
+        let _lease = holder.lock("a").ttl(long).acquire().await.unwrap();
+        let lock = client.lock("a").ttl(long).wait(Duration::from_secs(3));
+        let waiting = tokio::spawn(async move { lock.acquire().await });
+        let waits = async || holder.inspect("a").await.unwrap().waiters == 1;
+        eventually("it waits", waits).await;
+        block_in_place(|| server.crash());
+        let error = within_bound("the end", waiting).await.unwrap().unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Unreachable, "{mode}: {error}");
+    }
+}
+
 /// A cancelled wait leaves neither a waiter nor a lock behind, however often.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_waits_leave_nothing_behind() {

@@ -61,7 +61,9 @@ impl SessionStore {
         let held = self.table.lock().remove(claim.owner);
         match held {
             Some(held) => hold::give_back(self, vec![held]).await.map(drop),
-            None => Ok(()),
+            // A wait is also over when the server is gone. Then the server did not hear of it, and
+            // who held the lock before is no answer any more.
+            None => self.aside.session().await?.rows(&verbs::PING, &[]).await.map(drop),
         }
     }
 
