@@ -21,6 +21,8 @@ fn lasts(store: &str, fault: Fault) -> Duration {
     match store {
         "etcd" if fault == Fault::Leader => 6 * LASTS,
         "etcd" | "redlock" => 2 * LASTS,
+        // Until the first strike is over.
+        "pgsession" if matches!(fault, Fault::Clock | Fault::Restart) => 2 * LASTS,
         // Until another takes over.
         "redis-sentinel" | "redis-cluster" => 3 * LASTS,
         _ => LASTS,
