@@ -73,7 +73,9 @@ impl ZookeeperStore {
             Err(Zk::NoNode) => return Ok(None),
             Err(error) => return Err(of_request(error)),
         };
-        match self.line(&claim.name, children).first() {
+        let listing = self.read(&claim.name, children);
+        self.refuse_mixed(&lock, &listing)?;
+        match listing.line.first() {
             Some(first) => Ok(Some(Verdict::Held(self.held_by(&session, &lock, first).await))),
             None => Ok(None),
         }
@@ -95,8 +97,12 @@ impl ZookeeperStore {
             Stand::Waiting { ref node, .. } => Some(node.clone()),
             Stand::Asked { .. } => self.find(&entry, owner).await?,
         };
-        let line = self.list(&entry.session, &entry.lock, &claim.name).await?;
-        match node.filter(|node| line.iter().any(|other| *other.child == *node.child)) {
+        let listing = self.list(&entry.session, &entry.lock, &claim.name).await?;
+        if matches!(entry.stand, Stand::Waiting { .. }) {
+            // It keeps its place: the foreign node may go.
+            self.refuse_mixed(&entry.lock, &listing)?;
+        }
+        match node.filter(|node| listing.ahead_of(&node.child).is_some()) {
             None => {
                 self.books.table.remove(owner);
                 Ok(None)
@@ -105,8 +111,8 @@ impl ZookeeperStore {
                 if entry.session.age_of_proof() > entry.ttl() / 2 {
                     entry.session.prove(&entry.lock).await?;
                 }
-                let placed = Placed { node, seen: Seen::Listed(line) };
-                Ok(Some(self.judge(&entry.session, claim, &entry.lock, placed).await))
+                let placed = Placed { node, seen: Seen::Listed(listing) };
+                self.judge(&entry.session, claim, &entry.lock, placed).await.map(Some)
             }
         }
     }
@@ -156,10 +162,15 @@ impl ZookeeperStore {
             }
         })?;
         let mut verdicts = Vec::with_capacity(wishes.len());
+        let mut refused = None;
         for (wish, placed) in wishes.iter().zip(placed) {
-            verdicts.push(self.judge(session, wish.claim, &wish.lock, placed).await);
+            match self.judge(session, wish.claim, &wish.lock, placed).await {
+                Ok(verdict) => verdicts.push(verdict),
+                Err(error) => refused = Some(error),
+            }
         }
-        Ok(verdicts)
+        // Each is then asked for again alone, and the others keep what they got here.
+        refused.map_or(Ok(verdicts), Err)
     }
 }
 

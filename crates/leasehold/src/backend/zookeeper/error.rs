@@ -2,6 +2,7 @@
 
 use zookeeper_client::Error as Zk;
 
+use super::layout::Layout;
 use crate::error::{Error, ErrorKind};
 
 /// An error of a request that was sent: whether it was applied is known only where the
@@ -54,6 +55,17 @@ pub(super) fn of_connecting(error: Zk) -> Error {
     let error = of_request(error);
     let kind = error.kind().clone();
     Error::new(kind, format!("no session could be opened: {error}")).caused_by(error)
+}
+
+/// A lock node of the other layout is on a lock's path.
+pub(super) fn mixed(lock: &str, foreign: &str, layout: Layout) -> Error {
+    let (ours, theirs) = (layout.as_str(), layout.other().as_str());
+    let message = format!(
+        "{lock}/{foreign} is a lock node of layout={theirs}; its client and those of \
+         layout={ours} do not exclude each other, so both would have the lock. Use \
+         layout={theirs} if all clients of this path do, or else another path"
+    );
+    Error::new(ErrorKind::Refused, message)
 }
 
 /// There is no connection just now: nothing was sent.

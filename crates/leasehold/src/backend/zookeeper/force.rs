@@ -23,8 +23,8 @@ impl ZookeeperStore {
             (self.paths.lock(&name), self.paths.bell(), self.paths.record(&name));
         for _ in 0..ATTEMPTS {
             session.prove(&lock).await?;
-            let line = self.list(&session, &lock, &name).await?;
-            let Some(first) = line.first() else { return Ok(None) };
+            let listing = self.list(&session, &lock, &name).await?;
+            let Some(first) = listing.line.first() else { return Ok(None) };
             let path = format!("{lock}/{}", first.child);
             let token = match client.get_data(&path).await {
                 Ok((_, stat)) => card::token(&stat),

@@ -24,7 +24,7 @@ impl ZookeeperStore {
         let reading = client.get_data(&record);
         syncing.await.map_err(of_request)?;
         let line = match listing.await {
-            Ok(children) => Some(self.line(name, children)),
+            Ok(children) => Some(self.read(name, children).line),
             Err(Zk::NoNode) => None,
             Err(error) => return Err(of_request(error)),
         };
@@ -65,7 +65,7 @@ impl ZookeeperStore {
             let lines = reader.commit().await.map_err(of_request)?;
             let lines = names.iter().zip(lines).filter_map(|(name, result)| match result {
                 MultiReadResult::Children { children } => {
-                    let line = self.line(name, children);
+                    let line = self.read(name, children).line;
                     (!line.is_empty()).then(|| (name.clone(), line))
                 }
                 _ => None,

@@ -7,7 +7,8 @@ use tokio::time::timeout;
 
 use super::ZookeeperStore;
 use super::card;
-use super::layout::Contender;
+use super::error::mixed;
+use super::layout::{Contender, Listing};
 use super::line::{Line, Place};
 use super::nodes::Known;
 use super::place::{Placed, Seen};
@@ -15,6 +16,7 @@ use super::session::Session;
 use super::table::Node;
 use crate::backend::{Claim, Grant, Verdict};
 use crate::clock::Moment;
+use crate::error::{Error, Result};
 use crate::holder::HeldBy;
 use crate::owner::Owner;
 
@@ -24,26 +26,31 @@ const EVENTS_COME_WITHIN: Duration = Duration::from_millis(50);
 const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 impl ZookeeperStore {
-    /// What a claim with a node in line gets.
+    /// What a claim with a node in line gets. An error if nodes of the other layout are there,
+    /// too: its own is gone then.
     pub(super) async fn judge(
         &self,
         session: &Arc<Session>,
         claim: &Claim,
         lock: &Arc<str>,
         placed: Placed,
-    ) -> Verdict {
+    ) -> Result<Verdict> {
         let Placed { node, seen } = placed;
-        let line = match seen {
-            Seen::Listed(line) => line,
+        let listing = match seen {
+            Seen::Listed(listing) => listing,
             Seen::Followed(line) => {
                 return self.judge_followed(session, claim, lock, node, line).await;
             }
         };
         let now = self.books.clock.now();
-        let ahead = line.iter().position(|other| *other.child == *node.child);
+        let ahead = listing.ahead_of(&node.child);
+        let Listing { line, foreign } = listing;
+        if let Some(foreign) = foreign.first() {
+            return Err(self.refuse(claim.owner, lock, node, foreign).await);
+        }
         let known = Known { contested: ahead != Some(0), tried: now };
         let before = self.nodes.remember(lock, known);
-        match ahead {
+        Ok(match ahead {
             Some(0) => {
                 // Not followed for the next time: two events for each turn cost more than the
                 // look that goes along with its creation.
@@ -75,7 +82,7 @@ impl ZookeeperStore {
                     }
                 }
             }
-        }
+        })
     }
 
     /// The same where the line is followed: nothing has to be read.
@@ -86,7 +93,7 @@ impl ZookeeperStore {
         lock: &Arc<str>,
         node: Node,
         line: Arc<Line>,
-    ) -> Verdict {
+    ) -> Result<Verdict> {
         let standing = line.stand_in(&node.child);
         // The server tells of a node before it answers its creation.
         let seen = timeout(EVENTS_COME_WITHIN, standing.seen()).await;
@@ -96,17 +103,31 @@ impl ZookeeperStore {
         let before = self.nodes.remember(lock, known);
         let ahead = match seen {
             Ok(Place::First) => match self.grant(session, claim.owner, node, now) {
-                Some(grant) => return Verdict::Granted(grant),
-                None => return Verdict::Held(None),
+                Some(grant) => return Ok(Verdict::Granted(grant)),
+                None => return Ok(Verdict::Held(None)),
             },
+            Ok(Place::Mixed(foreign)) => {
+                return Err(self.refuse(claim.owner, lock, node, &foreign).await);
+            }
             Ok(Place::Behind(ahead)) => ahead,
             // Whoever waits finds out.
             _ => 0,
         };
         self.books.table.queued(claim.owner, node, ahead, now);
-        match line.first().filter(|_| !is_told(before, now)) {
+        Ok(match line.first().filter(|_| !is_told(before, now)) {
             Some(first) => Verdict::Queued(self.held_by(session, lock, &first).await),
             None => Verdict::Queued(None),
+        })
+    }
+
+    /// A node of the other layout is there, too: ours goes again.
+    async fn refuse(&self, owner: Owner, lock: &str, node: Node, foreign: &str) -> Error {
+        self.books.table.queued(owner, node, 0, self.books.clock.now());
+        self.books.table.leaving(owner);
+        let refused = mixed(lock, foreign, self.target.layout);
+        match self.take_out(owner).await {
+            Ok(()) => refused,
+            Err(_) => refused.outcome_unknown(),
         }
     }
 

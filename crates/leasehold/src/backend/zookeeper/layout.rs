@@ -25,6 +25,22 @@ pub(super) struct Contender {
     pub(super) sequence: i32,
 }
 
+/// A lock's children, as they were read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Listing {
+    /// Those that stand in line, first come first.
+    pub(super) line: Vec<Contender>,
+    /// Lock nodes of the other layout: their clients do not count ours.
+    pub(super) foreign: Vec<String>,
+}
+
+impl Listing {
+    /// How many are before this node; `None` if it is not in line.
+    pub(super) fn ahead_of(&self, child: &str) -> Option<usize> {
+        self.line.iter().position(|contender| contender.child == child)
+    }
+}
+
 impl Layout {
     /// What the name of an owner's node begins with; ZooKeeper adds the number.
     pub(super) fn prefix(self, owner: Owner) -> String {
@@ -71,7 +87,19 @@ impl Layout {
         line
     }
 
-    /// The other one: its nodes on our path are a mistake that somebody should know of.
+    /// A lock's children: those in line, and those that should not be there.
+    pub(super) fn read(self, children: Vec<String>) -> Listing {
+        let foreign = children.iter().filter(|child| self.is_foreign(child)).cloned().collect();
+        Listing { line: self.line(children), foreign }
+    }
+
+    /// Whether this is a lock node of the other layout. Its client does not count our nodes, so
+    /// that counting it would not exclude us from each other.
+    pub(super) fn is_foreign(self, child: &str) -> bool {
+        self.other().sequence(child).is_some()
+    }
+
+    /// The other one.
     pub(super) fn other(self) -> Self {
         match self {
             Self::Kazoo => Self::Curator,
@@ -136,6 +164,18 @@ mod tests {
         for child in ["", "42", "__lock__", "a__lock__12", "a__lock__000000004x", "config"] {
             assert_eq!(Layout::Kazoo.sequence(child), None, "{child:?}");
         }
+    }
+
+    #[test]
+    fn nodes_of_the_other_layout_are_kept_apart() {
+        let children = ["a__lock__0000000003", "_c_x-lock-0000000002", "lock-0000000001", "config"];
+        let children = children.map(str::to_owned).to_vec();
+        let listing = Layout::Kazoo.read(children.clone());
+        assert_eq!(listing.ahead_of("a__lock__0000000003"), Some(0));
+        assert_eq!(listing.foreign, ["_c_x-lock-0000000002", "lock-0000000001"]);
+        let listing = Layout::Curator.read(children);
+        assert_eq!(listing.ahead_of("_c_x-lock-0000000002"), Some(1));
+        assert_eq!(listing.foreign, ["a__lock__0000000003"]);
     }
 
     /// kazoo#606, #730: text order, and numbers that wrap around.

@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use zookeeper_client::{AddWatchMode, EventType, SessionState};
 
-use super::layout::{Contender, Layout, in_order};
+use super::layout::{Contender, Layout, Listing, in_order};
 use super::session::Session;
 use super::wait::FEW;
 use crate::clock::Moment;
@@ -48,6 +48,8 @@ pub(super) struct Line {
 #[derive(Debug, Default)]
 struct Picture {
     line: Vec<Contender>,
+    /// Lock nodes of the other layout.
+    foreign: Vec<String>,
     /// Not while events may have been missed.
     trusted: bool,
     over: bool,
@@ -74,12 +76,14 @@ impl Picture {
 }
 
 /// Where a node stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Place {
     First,
     Behind(usize),
     /// Not (yet) seen.
     Absent,
+    /// A node of the other layout is there, too: this one.
+    Mixed(String),
     /// Nothing can be said just now.
     Unknown,
     /// This line is watched no more.
@@ -110,6 +114,10 @@ impl Line {
         }
         if !picture.trusted {
             return Place::Unknown;
+        }
+        // Whoever made it before our node was seen before it.
+        if let Some(foreign) = picture.foreign.first() {
+            return Place::Mixed(foreign.clone());
         }
         match picture.line.iter().position(|contender| contender.child == child) {
             Some(0) => Place::First,
@@ -183,9 +191,10 @@ impl Line {
         Standing { line: self.clone(), child: child.clone() }
     }
 
-    fn show(&self, line: Vec<Contender>) {
+    fn show(&self, listing: Listing) {
         let mut picture = self.picture.lock();
-        picture.line = line;
+        picture.line = listing.line;
+        picture.foreign = listing.foreign;
         picture.trusted = true;
         drop(picture);
         self.tell_all();
@@ -208,6 +217,20 @@ impl Line {
                 self.advanced.notify_waiters();
             }
         }
+    }
+
+    /// One of the other layout came: that concerns all who wait here.
+    fn foreign_came(&self, child: &str) {
+        let mut picture = self.picture.lock();
+        if !picture.foreign.iter().any(|other| other == child) {
+            picture.foreign.push(child.to_owned());
+        }
+        drop(picture);
+        self.changed.notify_waiters();
+    }
+
+    fn foreign_went(&self, child: &str) {
+        self.picture.lock().foreign.retain(|other| other != child);
     }
 
     /// After one came or went: most of what happens is nothing to those who wait here.
@@ -301,7 +324,7 @@ async fn try_to_follow(
         let listing = session.client.list_children(lock);
         let watcher = watching.await.ok()?;
         let children = listing.await.ok()?;
-        line.upgrade()?.show(layout.line(children));
+        line.upgrade()?.show(layout.read(children));
         watcher
     };
     loop {
@@ -313,7 +336,7 @@ async fn try_to_follow(
                 // Events are lost while there is no connection (ZOOKEEPER-4698).
                 let session = session.upgrade()?;
                 let children = session.client.list_children(lock).await.ok()?;
-                line.show(layout.line(children));
+                line.show(layout.read(children));
             }
             (EventType::Session, _) => {
                 line.distrust();
@@ -321,14 +344,20 @@ async fn try_to_follow(
                     return None;
                 }
             }
+            // Below a child is somebody else's lock.
+            (_, Some(child)) if child.contains('/') => {}
             (EventType::NodeCreated, Some(child)) => {
                 if let Some(sequence) = layout.sequence(child) {
                     line.came(child, sequence);
+                } else if layout.is_foreign(child) {
+                    line.foreign_came(child);
                 }
             }
             (EventType::NodeDeleted, Some(child)) => {
                 if let Some(sequence) = layout.sequence(child) {
                     line.went(child, sequence);
+                } else if layout.is_foreign(child) {
+                    line.foreign_went(child);
                 }
             }
             // The lock's own node was deleted, and with it all who stood in line.

@@ -9,7 +9,7 @@ use zookeeper_client::{Error as Zk, MultiReadResult, MultiWriteError, MultiWrite
 use super::ZookeeperStore;
 use super::card;
 use super::error::of_request;
-use super::layout::Contender;
+use super::layout::Listing;
 use super::line::Line;
 use super::nodes::Known;
 use super::session::Session;
@@ -34,7 +34,7 @@ pub(super) struct Placed {
 /// How we know of those in line.
 pub(super) enum Seen {
     /// They were read after the node had been created.
-    Listed(Vec<Contender>),
+    Listed(Listing),
     /// We follow the line already, and are told of our own node as of any other.
     Followed(Arc<Line>),
 }
@@ -74,7 +74,7 @@ impl ZookeeperStore {
                 Either::Right(listing) => {
                     let children = listing.await.map_err(of_request);
                     let children = children.map_err(Error::outcome_unknown)?;
-                    Seen::Listed(self.line(&wish.claim.name, children))
+                    Seen::Listed(self.read(&wish.claim.name, children))
                 }
             };
             return Ok(Placed { node, seen });
@@ -163,7 +163,7 @@ impl ZookeeperStore {
                 Some(line) => Seen::Followed(line),
                 None => match listed.next() {
                     Some(MultiReadResult::Children { children }) => {
-                        Seen::Listed(self.line(&wish.claim.name, children))
+                        Seen::Listed(self.read(&wish.claim.name, children))
                     }
                     Some(MultiReadResult::Error { err }) => {
                         return Err(of_request(err).outcome_unknown());

@@ -6,8 +6,8 @@ use zookeeper_client::Error as Zk;
 
 use super::ZookeeperStore;
 use super::card;
-use super::error::of_request;
-use super::layout::Contender;
+use super::error::{mixed, of_request};
+use super::layout::{Contender, Listing};
 use super::session::Session;
 use super::table::{Entry, Node, Stand};
 use crate::backend::{Claim, Grant};
@@ -34,8 +34,8 @@ impl ZookeeperStore {
                 Stand::Asked { .. } => {
                     if let Some(node) = self.find(&entry, owner).await? {
                         table.queued(owner, node.clone(), 0, now);
-                        let line = self.list(&entry.session, &entry.lock, &claim.name).await?;
-                        if line.first().is_some_and(|first| *first.child == *node.child) {
+                        let seen = self.list(&entry.session, &entry.lock, &claim.name).await?;
+                        if seen.foreign.is_empty() && seen.ahead_of(&node.child) == Some(0) {
                             return Ok(self.grant(&entry.session, owner, node, now));
                         }
                     }
@@ -82,7 +82,7 @@ impl ZookeeperStore {
     pub(super) async fn find(&self, entry: &Entry, owner: Owner) -> Result<Option<Node>> {
         let session = &entry.session;
         session.prove(&entry.lock).await?;
-        let line = self.list(session, &entry.lock, &entry.name).await?;
+        let Listing { line, .. } = self.list(session, &entry.lock, &entry.name).await?;
         let layout = self.target.layout;
         let ours = line.iter().find(|other| layout.owner(&other.child) == Some(owner));
         let Some(Contender { child, .. }) = ours else { return Ok(None) };
@@ -99,29 +99,33 @@ impl ZookeeperStore {
     }
 
     /// Who stands in a lock's line, as this session's server knows it.
-    pub(super) async fn list(
-        &self,
-        session: &Session,
-        lock: &str,
-        name: &Name,
-    ) -> Result<Vec<Contender>> {
+    pub(super) async fn list(&self, session: &Session, lock: &str, name: &Name) -> Result<Listing> {
         session.check_connected()?;
         match session.client.list_children(lock).await {
-            Ok(children) => Ok(self.line(name, children)),
-            Err(Zk::NoNode) => Ok(Vec::new()),
+            Ok(children) => Ok(self.read(name, children)),
+            Err(Zk::NoNode) => Ok(Listing::default()),
             Err(error) => Err(of_request(error)),
         }
     }
 
-    /// Those of a lock's children that count, first come first.
-    pub(super) fn line(&self, name: &Name, children: Vec<String>) -> Vec<Contender> {
+    /// A lock's children. Nodes of the other layout among them are reported, once.
+    pub(super) fn read(&self, name: &Name, children: Vec<String>) -> Listing {
         let layout = self.target.layout;
-        let other = layout.other();
-        if children.iter().any(|child| other.sequence(child).is_some()) && self.is_news(name) {
-            tracing::warn!(lock = %name, layout = layout.as_str(), other = other.as_str(),
+        let listing = layout.read(children);
+        if !listing.foreign.is_empty() && self.is_news(name) {
+            tracing::warn!(lock = %name, layout = layout.as_str(), other = layout.other().as_str(),
                 "nodes of another layout are on this lock's path: their clients and ours do not \
                  exclude each other; say the same layout= everywhere");
         }
-        layout.line(children)
+        listing
+    }
+
+    /// Refuses a lock with nodes of the other layout. Counting them would not be enough: their
+    /// clients do not count ours.
+    pub(super) fn refuse_mixed(&self, lock: &str, listing: &Listing) -> Result<()> {
+        match listing.foreign.first() {
+            Some(foreign) => Err(mixed(lock, foreign, self.target.layout)),
+            None => Ok(()),
+        }
     }
 }

@@ -10,12 +10,13 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::ZookeeperStore;
+use super::error::mixed;
 use super::line::{Line, Place};
 use super::session::Session;
 use super::table::{Entry, Node, Stand};
 use crate::backend::{Claim, Grant, Turn};
 use crate::clock::Moment;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::owner::Owner;
 
 /// How many may be before us while we follow the whole line.
@@ -53,6 +54,8 @@ enum Next {
     /// The place is lost.
     ClaimAgain,
     LookAgain,
+    /// The lock cannot be used as it is; the place stays.
+    Refused(Error),
 }
 
 impl ZookeeperStore {
@@ -80,6 +83,7 @@ impl ZookeeperStore {
                 Next::Granted(grant) => return Ok(Turn::Granted(grant)),
                 Next::ClaimAgain => return Ok(Turn::TryAgain),
                 Next::LookAgain => {}
+                Next::Refused(error) => return Err(error),
             }
         }
     }
@@ -97,6 +101,9 @@ impl ZookeeperStore {
                 Place::Behind(ahead) if ahead > 2 * FEW => {
                     self.books.table.queued(owner, node.clone(), ahead, clock.now());
                     return Next::LookAgain;
+                }
+                Place::Mixed(foreign) => {
+                    return Next::Refused(mixed(&entry.lock, &foreign, self.target.layout));
                 }
                 Place::Over => {
                     forget(&entry.session, &entry.lock, &line);
@@ -118,9 +125,10 @@ impl ZookeeperStore {
             if missing || now >= look_at {
                 look_at = now + SLOW_LOOK;
                 match self.look(entry, owner, node).await {
-                    Some(0) => return self.take(entry, owner, node).await,
-                    Some(_) => {}
-                    None => return Next::ClaimAgain,
+                    Ok(Some(0)) => return self.take(entry, owner, node).await,
+                    Ok(Some(_)) => {}
+                    Ok(None) => return Next::ClaimAgain,
+                    Err(error) => return Next::Refused(error),
                 }
             }
         }
@@ -128,11 +136,14 @@ impl ZookeeperStore {
 
     async fn far_behind(&self, entry: &Entry, owner: Owner, node: &Node) -> Next {
         let clock = &self.books.clock;
-        let Ok(line) = self.list(&entry.session, &entry.lock, &entry.name).await else {
+        let Ok(listing) = self.list(&entry.session, &entry.lock, &entry.name).await else {
             sleep(PAUSE).await;
             return Next::LookAgain;
         };
-        let Some(ahead) = line.iter().position(|other| *other.child == *node.child) else {
+        if let Err(error) = self.refuse_mixed(&entry.lock, &listing) {
+            return Next::Refused(error);
+        }
+        let Some(ahead) = listing.ahead_of(&node.child) else {
             self.books.table.remove(owner);
             return Next::ClaimAgain;
         };
@@ -143,7 +154,7 @@ impl ZookeeperStore {
         if ahead <= FEW {
             return Next::LookAgain;
         }
-        let before = format!("{}/{}", entry.lock, line[ahead - 1].child);
+        let before = format!("{}/{}", entry.lock, listing.line[ahead - 1].child);
         let watcher = match entry.session.client.check_and_watch_stat(&before).await {
             Ok((Some(_), watcher)) => watcher,
             // Gone just now.
@@ -182,17 +193,19 @@ impl ZookeeperStore {
         }
     }
 
-    /// How many are before us, asked of the server; `None` if our node is gone.
-    async fn look(&self, entry: &Entry, owner: Owner, node: &Node) -> Option<usize> {
-        let Ok(line) = self.list(&entry.session, &entry.lock, &entry.name).await else {
+    /// How many are before us, asked of the server; `None` if our node is gone. An error if
+    /// nodes of the other layout are there, too.
+    async fn look(&self, entry: &Entry, owner: Owner, node: &Node) -> Result<Option<usize>> {
+        let Ok(listing) = self.list(&entry.session, &entry.lock, &entry.name).await else {
             // Not known is not gone.
-            return Some(usize::MAX);
+            return Ok(Some(usize::MAX));
         };
-        let ahead = line.iter().position(|other| *other.child == *node.child);
+        self.refuse_mixed(&entry.lock, &listing)?;
+        let ahead = listing.ahead_of(&node.child);
         if ahead.is_none() {
             self.books.table.remove(owner);
         }
-        ahead
+        Ok(ahead)
     }
 
     /// When the session is to be proved next, so that a grant is of use when it comes.
