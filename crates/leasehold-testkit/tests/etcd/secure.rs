@@ -2,9 +2,27 @@
 
 use leasehold::{ErrorKind, connect};
 use leasehold_testkit::servers::{Etcd, free_port};
-use leasehold_testkit::world::within_bound;
+use leasehold_testkit::world::{eventually, within_bound};
 
 use crate::scene::Client;
+
+/// A cluster of one with these options, whose user `app` may use the keys below `app/`.
+fn with_users(options: &[&str]) -> Etcd {
+    let mut cluster = Etcd::start(1, options).unwrap();
+    for words in [
+        &["user", "add", "root:r00t"][..],
+        &["user", "grant-role", "root", "root"],
+        &["user", "add", "app:p@ss/word"],
+        &["role", "add", "app"],
+        &["role", "grant-permission", "--prefix=true", "app", "readwrite", "app/"],
+        &["user", "grant-role", "app", "app"],
+        &["auth", "enable"],
+    ] {
+        cluster.ctl(words).unwrap();
+    }
+    cluster.use_user("root", "r00t");
+    cluster
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_with_a_client_certificate() {
@@ -34,19 +52,7 @@ async fn tls_with_a_client_certificate() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn users_may_lock_where_their_role_allows() {
-    let mut cluster = Etcd::start(1, &[]).unwrap();
-    for words in [
-        &["user", "add", "root:r00t"][..],
-        &["user", "grant-role", "root", "root"],
-        &["user", "add", "app:p@ss/word"],
-        &["role", "add", "app"],
-        &["role", "grant-permission", "--prefix=true", "app", "readwrite", "app/"],
-        &["user", "grant-role", "app", "app"],
-        &["auth", "enable"],
-    ] {
-        cluster.ctl(words).unwrap();
-    }
-    cluster.use_user("root", "r00t");
+    let cluster = with_users(&[]);
     let host = cluster.addr(0);
     let client = Client::at(&format!("etcd://app:p%40ss%2Fword@{host}/app")).await;
     let lease = client.lock("a").acquire().await.unwrap();
@@ -63,6 +69,34 @@ async fn users_may_lock_where_their_role_allows() {
     assert_eq!(*elsewhere.kind(), ErrorKind::Invalid, "{elsewhere}");
     let nobody = connect(format!("etcd://{host}/app")).await.unwrap_err();
     assert_eq!(*nobody.kind(), ErrorKind::Invalid, "{nobody}");
+}
+
+/// Tokens of the kind `jwt` name the revision of the users: any change makes them old, for
+/// requests and for new watches on a stream that was opened with one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_of_users_or_roles_ends_no_lease() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "signs the tokens of this test").unwrap();
+    let tokens = format!("jwt,priv-key={},sign-method=HS256,ttl=10m", secret.display());
+    let cluster = with_users(&["--auth-token", &tokens]);
+    let url = format!("etcd://app:p%40ss%2Fword@{}/app", cluster.addr(0));
+    let (client, other) = (Client::at(&url).await, Client::at(&url).await);
+    let mut held = client.lock("a").acquire().await.unwrap();
+    for (name, change) in [("b", ["role", "add", "one"]), ("c", ["user", "add", "two:2"])] {
+        let lock = other.lock(held.name().as_str());
+        let waiting = tokio::spawn(async move { lock.acquire().await });
+        let waits = async || client.waiters(held.name().as_str()).await == 1;
+        eventually("it waits", waits).await;
+        cluster.ctl(&change).unwrap();
+        assert_eq!(held.verify().await.unwrap(), held.token());
+        let next = client.lock(name).acquire().await.unwrap();
+        held.release().await.unwrap();
+        let handed_over = within_bound("the hand-over", waiting).await.unwrap().unwrap();
+        handed_over.release().await.unwrap();
+        held = next;
+    }
+    held.release().await.unwrap();
 }
 
 /// Nobody listens: an error in bounded time, and nothing was applied.

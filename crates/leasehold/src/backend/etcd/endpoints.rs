@@ -5,7 +5,7 @@
 //! member starts anew, so that a member that was stopped takes no watch with it.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use etcd_client::{
@@ -16,7 +16,7 @@ use tokio::sync::{OnceCell, watch};
 use tower::util::BoxCloneSyncService;
 
 use super::channel::Channel;
-use super::error::{explain, is_members};
+use super::error::{explain, has_old_token, is_members};
 use super::url::{Address, Tls};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -27,6 +27,10 @@ const HANGS_AFTER: Duration = Duration::from_millis(250);
 /// etcd turns clients away that ping more often than every five seconds.
 pub(super) const PING_EVERY: Duration = Duration::from_secs(6);
 pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often a request is sent again because its token is from before a change of users.
+const TOKENS: usize = 3;
+/// How long a new token may take.
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where the machine's own choice of authorities may be.
 const SYSTEM_BUNDLES: &[&str] =
@@ -35,6 +39,8 @@ const SYSTEM_BUNDLES: &[&str] =
 pub(super) struct Endpoints {
     members: Vec<Member>,
     options: ConnectOptions,
+    /// Whether requests carry a token.
+    has_user: bool,
     current: AtomicUsize,
     /// Counts the changes of the member in use.
     turns: watch::Sender<u64>,
@@ -56,6 +62,50 @@ impl Member {
 struct Link {
     client: Client,
     kv: KvClient,
+    /// How many tokens were renewed, and who does so now.
+    tokens: AtomicU64,
+    renewing: tokio::sync::Mutex<()>,
+}
+
+impl Link {
+    fn new(client: Client) -> Self {
+        let (tokens, renewing) = (AtomicU64::new(0), tokio::sync::Mutex::default());
+        Self { kv: client.kv_client(), client, tokens, renewing }
+    }
+
+    fn tokens(&self) -> u64 {
+        self.tokens.load(Ordering::Acquire)
+    }
+
+    /// Gets a new token, unless somebody else has since there were so many. (For a password
+    /// etcd computes for a tenth of a second.)
+    async fn renew_token(&self, seen: u64) -> Result<(), etcd_client::Error> {
+        let _one_at_a_time = self.renewing.lock().await;
+        if self.tokens() == seen {
+            self.client.refresh_token().await?;
+            self.tokens.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Sends a request again that was refused for its token, and so was not applied.
+    async fn ask_again<T>(
+        &self,
+        mut seen: u64,
+        send: impl AsyncFnOnce(&Self) -> Result<T, etcd_client::Error> + Clone,
+    ) -> Result<T, etcd_client::Error> {
+        let mut left = TOKENS;
+        loop {
+            self.renew_token(seen).await?;
+            seen = self.tokens();
+            left -= 1;
+            let again = send.clone();
+            match again(self).await {
+                Err(error) if left > 0 && has_old_token(&error) => {}
+                answer => return answer,
+            }
+        }
+    }
 }
 
 impl fmt::Debug for Endpoints {
@@ -86,13 +136,17 @@ impl Endpoints {
         Ok(Self {
             members: address.hosts.iter().map(member).collect(),
             options,
+            has_user: address.user.is_some(),
             current: AtomicUsize::new(0),
             turns: watch::Sender::new(0),
         })
     }
 
     /// Sends one request to the member in use.
-    pub(super) async fn call<T, Sending>(&self, send: impl FnOnce(Client) -> Sending) -> Result<T>
+    pub(super) async fn call<T, Sending>(
+        &self,
+        send: impl FnOnce(Client) -> Sending + Clone,
+    ) -> Result<T>
     where
         Sending: Future<Output = Result<T, etcd_client::Error>>,
     {
@@ -102,7 +156,7 @@ impl Endpoints {
     /// The same for keys.
     pub(super) async fn on_keys<T, Sending>(
         &self,
-        send: impl FnOnce(KvClient) -> Sending,
+        send: impl FnOnce(KvClient) -> Sending + Clone,
     ) -> Result<T>
     where
         Sending: Future<Output = Result<T, etcd_client::Error>>,
@@ -116,13 +170,27 @@ impl Endpoints {
         self.on_keys(async |mut kv| kv.txn(txn).await).await
     }
 
+    /// A change of users or roles makes all tokens of the kind `jwt` old: then the request is
+    /// sent again with a new one.
     async fn ask<T>(
         &self,
-        send: impl AsyncFnOnce(&Link) -> Result<T, etcd_client::Error>,
+        send: impl AsyncFnOnce(&Link) -> Result<T, etcd_client::Error> + Clone,
     ) -> Result<T> {
         let index = self.current.load(Ordering::Acquire);
         let mut asking = Asking { endpoints: self, index, since: Instant::now(), answered: false };
-        let answer = async { send(self.link_of(index).await?).await }.await;
+        let again = self.has_user.then(|| send.clone());
+        let answer = async {
+            let link = self.link_of(index).await?;
+            let tokens = link.tokens();
+            match (send(link).await, again) {
+                (Err(error), Some(again)) if has_old_token(&error) => {
+                    // What is rare must not make the future larger that each request moves.
+                    Box::pin(link.ask_again(tokens, again)).await
+                }
+                (answer, _) => answer,
+            }
+        };
+        let answer = answer.await;
         asking.answered = true;
         answer.map_err(|error| {
             if is_members(&error) {
@@ -136,7 +204,7 @@ impl Endpoints {
     pub(super) async fn call_within<T, Sending>(
         &self,
         limit: Duration,
-        send: impl FnOnce(Client) -> Sending,
+        send: impl FnOnce(Client) -> Sending + Clone,
     ) -> Result<T>
     where
         Sending: Future<Output = Result<T, etcd_client::Error>>,
@@ -148,6 +216,20 @@ impl Endpoints {
                 self.leave(index);
                 Err(Error::no_answer(limit))
             }
+        }
+    }
+
+    /// Gets a new token from the member in use, which refused a stream for the old one. If that
+    /// fails, the next request says why.
+    pub(super) async fn renew_token(&self) {
+        let renewing = async {
+            let link = self.link_of(self.current.load(Ordering::Acquire)).await?;
+            link.renew_token(link.tokens()).await
+        };
+        if self.has_user
+            && let Ok(Err(error)) = tokio::time::timeout(TOKEN_TIMEOUT, renewing).await
+        {
+            tracing::debug!(%error, "etcd gave no new token");
         }
     }
 
@@ -209,7 +291,7 @@ impl Endpoints {
                 }
                 None => Client::connect([&member.url], options).await?,
             };
-            Ok(Link { kv: client.kv_client(), client })
+            Ok(Link::new(client))
         };
         // What happens once must not make the future larger that each request moves.
         Box::pin(member.link.get_or_try_init(connect)).await

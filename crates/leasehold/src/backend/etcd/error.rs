@@ -75,6 +75,10 @@ pub(super) fn explain(error: EtcdError) -> Error {
                 INVALID_ARGUMENT if said.contains("authentication failed") => {
                     told(ErrorKind::Invalid, format!("etcd refuses this user: {said}"))
                 }
+                INVALID_ARGUMENT if has_old_token(&error) => {
+                    let message = "etcd's users and roles change again and again; try again later";
+                    told(ErrorKind::Unavailable, message.to_owned())
+                }
                 INVALID_ARGUMENT | NOT_FOUND | FAILED_PRECONDITION | OUT_OF_RANGE => {
                     told(ErrorKind::Invalid, said)
                 }
@@ -110,6 +114,18 @@ pub(super) fn is_lease_gone(error: &Error) -> bool {
 /// Whether a revision that was asked for has been compacted away.
 pub(super) fn is_compacted(error: &Error) -> bool {
     status_says(error, "required revision has been compacted")
+}
+
+/// Whether a request was refused because its token is from before a change of users or roles.
+/// Nothing was applied then.
+pub(super) fn has_old_token(error: &EtcdError) -> bool {
+    let old = "revision of auth store is old";
+    matches!(error, EtcdError::GRpcStatus(status) if status.message().contains(old))
+}
+
+/// Whether a stream ended because of the token that it was opened with.
+pub(super) fn is_about_token(error: &Error) -> bool {
+    status_says(error, "revision of auth store is old") || status_says(error, "invalid auth token")
 }
 
 fn status_says(error: &Error, text: &str) -> bool {

@@ -10,7 +10,7 @@ use etcd_client::{Error as EtcdError, GetOptions, LeaseKeepAliveStream, LeaseKee
 use tokio::sync::{mpsc, oneshot};
 
 use super::endpoints::Endpoints;
-use super::error::{explain, is_lease_gone};
+use super::error::{explain, is_about_token, is_lease_gone};
 use super::keys::Layout;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
@@ -264,7 +264,14 @@ impl Keeping {
         if let Err(error) = self.mark().await {
             return if is_lease_gone(&error) { Ok(Standing::Ended) } else { Err(error) };
         }
-        let answer = self.keep_alive(member).await?;
+        let answer = match self.keep_alive(member).await {
+            Err(error) if is_about_token(&error) => {
+                self.stream = None;
+                self.endpoints.renew_token().await;
+                self.keep_alive(member).await?
+            }
+            answer => answer?,
+        };
         let sentinel = self.sentinel.clone();
         let options = GetOptions::new().with_keys_only();
         let seen =

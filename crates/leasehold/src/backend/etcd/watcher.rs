@@ -6,12 +6,16 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use etcd_client::{Event, WatchFilterType, WatchOptions, WatchResponse, WatchStream};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
 use super::endpoints::Endpoints;
+
+/// How long to wait after a stream on which nothing could be watched.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Who is told what a watch sees. Called by the stream's task: it must not block.
 pub(super) trait Listener: Send + Sync + 'static {
@@ -140,6 +144,7 @@ impl Watching {
             _ = self.turns.changed() => return,
         };
         let Ok(mut stream) = opened else { return };
+        let mut served = false;
         loop {
             tokio::select! {
                 order = self.orders.recv() => match order {
@@ -151,7 +156,14 @@ impl Watching {
                     None => return,
                 },
                 message = stream.message() => match message {
-                    Ok(Some(response)) => self.tell(&response),
+                    Ok(Some(response)) if is_refusal(&response) => {
+                        tracing::debug!(reason = response.cancel_reason(), "etcd refused a watch");
+                        return endure_refusal(&self.endpoints, served).await;
+                    }
+                    Ok(Some(response)) => {
+                        served = true;
+                        self.tell(&response);
+                    }
                     Ok(None) | Err(_) => return,
                 },
                 _ = self.turns.changed() => return,
@@ -200,4 +212,19 @@ impl Watching {
             listener.seen(response.events());
         }
     }
+}
+
+/// A stream keeps the token that it was opened with. The next one has a new token; if nothing
+/// was served on this one, that may not help, and is not tried at once.
+async fn endure_refusal(endpoints: &Endpoints, served: bool) {
+    endpoints.renew_token().await;
+    if !served {
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// Whether a watch was refused when it was asked for. Which one is not said: etcd 3.4 and later
+/// answer with an id that is nobody's.
+fn is_refusal(response: &WatchResponse) -> bool {
+    response.created() && response.canceled()
 }
