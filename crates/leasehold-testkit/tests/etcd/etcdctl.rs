@@ -2,6 +2,8 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::Child;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use leasehold::Token;
 use leasehold_testkit::servers::Etcd;
@@ -80,6 +82,34 @@ async fn etcdctl_waits_for_us_and_gets_it_after_us() {
     let seen = client.locks.inspect("jobs").await.unwrap().lease.expect("it is held");
     assert!(seen.token > Some(token) && seen.owner.is_none(), "{seen:?}");
     assert_eq!(client.locks.list("").await.unwrap().len(), 1, "listed like our own");
+}
+
+/// Keys below a name come and go all the time: whoever does not wait gets an answer all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn busy_nested_names_do_not_keep_an_outer_lock_from_being_tried() {
+    let cluster = Etcd::start(1, &[]).unwrap();
+    let (client, busy) = (Client::on(&cluster).await, Client::on(&cluster).await);
+    let turns = Arc::new(AtomicUsize::new(0));
+    let workers: Vec<_> = (0..8)
+        .map(|number| {
+            let (lock, turns) = (busy.lock(&format!("orders/{number}")), turns.clone());
+            tokio::spawn(async move {
+                for _ in 0_u64.. {
+                    lock.acquire().await.unwrap().release().await.unwrap();
+                    turns.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+        })
+        .collect();
+    eventually("they are busy", async || turns.load(Ordering::SeqCst) > 8).await;
+    let other = Client::on(&cluster).await;
+    for _ in 0..20 {
+        let lease = client.lock("orders").try_acquire().await.unwrap().expect("nobody has it");
+        assert!(other.lock("orders").try_acquire().await.unwrap().is_none());
+        lease.release().await.unwrap();
+    }
+    assert!(other.is_free("orders").await);
+    workers.iter().for_each(|worker| worker.abort());
 }
 
 /// Go's mutex takes every key below its name for a claim; we do not.

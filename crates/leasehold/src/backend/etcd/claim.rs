@@ -16,15 +16,15 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::token::Token;
 
-/// How often a claim is sent again that met a stranger, a dead session or nested names.
+/// How often a claim is sent again that met a stranger or a dead session.
 const ATTEMPTS: usize = 5;
 
 enum Decision {
     Verdict(Verdict),
     /// Ask again, alone; after this key of ours, that nobody wants, is gone.
     Stranger(i64),
-    /// Ask again, alone: nobody had it at this revision.
-    Free(i64),
+    /// Ask again, alone: nobody has it, but other keys are below its name.
+    Free,
 }
 
 impl EtcdStore {
@@ -39,7 +39,7 @@ impl EtcdStore {
             if !self.table.lock().is_barred(claim.owner, self.clock.now()) {
                 match self.seat(&claim).await {
                     Ok((entry, fresh)) => {
-                        seated.push((index, Seated { claim, entry, fresh, free_at: None }));
+                        seated.push((index, Seated { claim, entry, fresh, joins: false }));
                     }
                     Err(error) => {
                         let all: Vec<_> = seated.iter().map(|(_, seated)| seated).collect();
@@ -85,7 +85,7 @@ impl EtcdStore {
                     let key = self.layout.lock(&seated.claim.name, seated.entry.session.id);
                     self.remove(key, revision).await?;
                 }
-                Some(Decision::Free(revision)) => seated.free_at = Some(revision),
+                Some(Decision::Free) => seated.joins = true,
                 None => {}
             }
             let (entry, fresh) = self.seat(&seated.claim).await?;
@@ -105,7 +105,7 @@ impl EtcdStore {
             return Ok(verdict);
         }
         self.table.lock().forget(seated.claim.owner, self.clock.now());
-        let message = "too much is written below this lock's name; try again";
+        let message = "the sessions of this client end as fast as they are opened; try again";
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
@@ -140,7 +140,7 @@ impl EtcdStore {
             Some((revision, _)) => return Ok(Decision::Stranger(revision)),
             None => {
                 return Ok(match first {
-                    None => Decision::Free(answer.revision),
+                    None => Decision::Free,
                     Some(first) => {
                         self.table.lock().forget(claim.owner, self.clock.now());
                         let held_by = value::held_by(first.value());
@@ -156,6 +156,13 @@ impl EtcdStore {
             // Settled while this was on its way: nobody wants it.
             self.remove(key, revision).await?;
             return Ok(Decision::Verdict(Verdict::Held(None)));
+        }
+        if let Some(first) = behind.filter(|_| !claim.queue) {
+            // In line only to see who is ahead.
+            let held_by = value::held_by(first.value());
+            self.remove(key, revision).await?;
+            self.table.lock().forget(claim.owner, now);
+            return Ok(Decision::Verdict(Verdict::Held(Some(held_by))));
         }
         let mut table = self.table.lock();
         let Some(first) = behind else {

@@ -77,8 +77,8 @@ impl EtcdStore {
     /// Asks for the locks as free ones first, where that is likely to do: the request is
     /// small then (a bigger one leaves in several packets), and etcd has less to check.
     async fn propose(&self, seated: &[&Seated]) -> Result<Vec<Answer>> {
-        // Who asks again may be in line already.
-        let anew = seated.iter().all(|seated| seated.fresh);
+        // Who asks again may be in line already, or has seen that there are other keys.
+        let anew = seated.iter().all(|seated| seated.fresh && !seated.joins);
         if anew && self.crowded.load(Ordering::Relaxed) == 0 {
             let response = self.endpoints.txn(self.if_all_are_free(seated)).await?;
             if response.succeeded() {
@@ -128,25 +128,20 @@ impl EtcdStore {
         )
     }
 
-    fn free(&self, Seated { claim, free_at, .. }: &Seated) -> Compare {
+    fn free(&self, Seated { claim, .. }: &Seated) -> Compare {
         let line = self.layout.line(&claim.name);
-        let free = match free_at {
-            None => Compare::create_revision(line.start, CompareOp::Equal, 0),
-            // There were other keys, but no claim: and nothing has come since.
-            Some(revision) => Compare::create_revision(line.start, CompareOp::Less, revision + 1),
-        };
-        free.with_range(line.end)
+        Compare::create_revision(line.start, CompareOp::Equal, 0).with_range(line.end)
     }
 
     /// Where there is no line, a claim puts its key and needs to see nothing. Otherwise one
-    /// that queues puts it behind the others and looks at the line.
+    /// that queues or joins puts it behind the others and looks at the line.
     fn transaction(&self, seated: &Seated) -> Txn {
-        let Seated { claim, entry, .. } = seated;
+        let Seated { claim, entry, joins, .. } = seated;
         let key = self.layout.lock(&claim.name, entry.session.id);
         let (free, put) = (self.free(seated), self.put(seated));
         let look = || self.look(claim);
         let absent = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
-        if claim.queue {
+        if claim.queue || *joins {
             let behind = Txn::new()
                 .when([absent])
                 .and_then([put.clone(), look()])

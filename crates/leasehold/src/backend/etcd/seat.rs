@@ -16,8 +16,9 @@ pub(super) struct Seated {
     /// Whether nothing was known of its owner before. A key of that owner is then one that
     /// was given up: its removal may be under way.
     pub(super) fresh: bool,
-    /// The revision at which no claim was there, although other keys were.
-    pub(super) free_at: Option<i64>,
+    /// Whether it takes a place in line although it does not wait: where nested names come and go,
+    /// that nobody has the lock can only be seen from there.
+    pub(super) joins: bool,
 }
 
 impl EtcdStore {
