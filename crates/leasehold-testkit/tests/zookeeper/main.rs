@@ -12,5 +12,6 @@ mod layout;
 mod nodes;
 mod orphans;
 mod scene;
+mod sessions;
 mod tls;
 mod waiting;

@@ -1,9 +1,9 @@
 //! Locks in ZooKeeper: ephemeral sequential nodes, named as kazoo's `Lock` or Curator's
 //! recipes name them, so that all of them exclude each other on one path.
 //!
-//! A lease lives in a session: one for each client and TTL. Its token is the transaction
-//! that created its node. What only ZooKeeper offers (a check for your own `multi`) is at
-//! [`ZookeeperStore::check`].
+//! A lease lives in a session, which it shares with others of its client and of about its TTL.
+//! Its token is the transaction that created its node. What only ZooKeeper offers (a check for
+//! your own `multi`) is at [`ZookeeperStore::check`].
 
 use std::collections::HashSet;
 use std::sync::Arc;

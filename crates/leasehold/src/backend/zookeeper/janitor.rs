@@ -42,9 +42,11 @@ impl ZookeeperStore {
     async fn clean_once(&self) -> bool {
         let now = self.books.clock.now();
         self.sessions.forget_ended();
+        // Before we use them ourselves.
+        let more = self.sessions.close_idle(now);
         let sessions = self.sessions.open_ones();
         let (overdue, next) = self.books.table.overdue(now);
-        let mut busy = next != Moment::NEVER || !overdue.is_empty();
+        let mut busy = more || next != Moment::NEVER || !overdue.is_empty();
         join_all(overdue.into_iter().map(|(owner, entry)| self.let_go(owner, entry, now))).await;
         for session in sessions {
             if session.is_connected()

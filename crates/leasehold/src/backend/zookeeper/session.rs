@@ -45,12 +45,14 @@ pub(super) fn slack(timeout: Duration, tick: Option<Duration>, alone: bool) -> D
 
 pub(super) struct Session {
     pub(super) client: Client,
-    /// What was asked for.
-    pub(super) ttl: Duration,
+    /// What was asked for: as long as the longest of its leases lasts, or a little longer.
+    pub(super) timeout: Duration,
     slack: Duration,
     clock: Clock,
     /// When the last write was sent that was answered.
     proved: AtomicU64,
+    /// When somebody was last seen to use it.
+    used: AtomicU64,
     /// Locks whose line is watched.
     pub(super) lines: Mutex<HashMap<Arc<str>, Arc<Line>>>,
     /// When to look for nodes that nobody knows of.
@@ -61,14 +63,15 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(
         client: Client,
-        ttl: Duration,
+        timeout: Duration,
         slack: Duration,
         clock: Clock,
         asked: Moment,
     ) -> Self {
         let proved = AtomicU64::new(asked.as_nanos());
+        let used = AtomicU64::new(asked.as_nanos());
         let (lines, sweeps, tasks) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { client, ttl, slack, clock, proved, lines, sweeps, tasks }
+        Self { client, timeout, slack, clock, proved, used, lines, sweeps, tasks }
     }
 
     /// Its number, as nodes name their owner.
@@ -119,7 +122,15 @@ impl Session {
     }
 
     fn proof_of(&self, sent: Moment) -> Proof {
-        Proof { at: sent - self.slack, valid_for: self.ttl }
+        Proof { at: sent - self.slack, valid_for: self.timeout }
+    }
+
+    pub(super) fn used(&self, now: Moment) {
+        self.used.fetch_max(now.as_nanos(), Ordering::SeqCst);
+    }
+
+    pub(super) fn last_used(&self) -> Moment {
+        Moment::from_nanos(self.used.load(Ordering::SeqCst))
     }
 
     /// How old the last proof is, the slack included.
@@ -203,7 +214,7 @@ impl fmt::Debug for Session {
         f.debug_struct("Session")
             .field("id", &format_args!("{:#x}", self.id()))
             .field("state", &self.client.state())
-            .field("ttl", &self.ttl)
+            .field("timeout", &self.timeout)
             .finish_non_exhaustive()
     }
 }

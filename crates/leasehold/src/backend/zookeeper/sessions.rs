@@ -1,4 +1,6 @@
-//! The sessions of one client: one for each TTL, opened when it is first needed.
+//! The sessions of one client: TTLs near each other share one. Each is opened when it is first
+//! needed, and closed when no lease and no waiter has used it for a while: servers allow a host
+//! only so many connections (`maxClientCnxns`, usually 60).
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,6 +19,7 @@ use super::path::Paths;
 use super::session::{Session, silence, slack};
 use super::url::{Target, Tls};
 use crate::backend::Hint;
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long opening a session may take, all servers together.
@@ -26,13 +29,19 @@ const A_MOMENT: Duration = Duration::from_millis(500);
 /// The longest time-out that the protocol can carry.
 const LONGEST: Duration = Duration::from_millis(i32::MAX as u64);
 
+/// How long a session is kept that nobody uses.
+const IDLE: Duration = Duration::from_secs(5);
+/// The first digits of the time-outs that sessions have, in milliseconds. A TTL in between has a
+/// session that lasts longer, by a quarter at most: so much later a crashed client's locks are free.
+const STEPS: [u64; 13] = [100, 125, 150, 180, 200, 250, 300, 350, 400, 500, 600, 700, 800];
+
 type Slot = Arc<tokio::sync::Mutex<Option<Arc<Session>>>>;
 
 #[derive(Debug)]
 pub(super) struct Sessions {
     target: Arc<Target>,
     books: Arc<Books>,
-    /// By TTL, in milliseconds.
+    /// By time-out, in milliseconds.
     slots: Mutex<HashMap<u64, Slot>>,
 }
 
@@ -42,15 +51,16 @@ impl Sessions {
     }
 
     /// The session for leases of this TTL; refused if the server does not keep sessions for
-    /// just that long: nobody would notice that a lease ends sooner or later than agreed.
+    /// that long, or keeps them for much longer: nobody would notice that a lease ends sooner or
+    /// later than agreed.
     pub(super) async fn of(&self, ttl: Duration) -> Result<Arc<Session>> {
         let session = self.any(ttl).await?;
         session.wait_connected(A_MOMENT).await?;
-        let (asked, granted) = (session.ttl, session.client.session_timeout());
-        if asked != granted {
+        let (asked, granted) = (session.timeout, session.client.session_timeout());
+        if granted < ttl || granted > asked {
             let message = format!(
                 "this ZooKeeper keeps sessions for {granted:?} when {asked:?} are asked for, so \
-                 a lease would not last for its TTL; choose a TTL that it allows (see \
+                 a lease would not last for its TTL of {ttl:?}; choose a TTL that it allows (see \
                  `leasehold doctor`), or set its minSessionTimeout and maxSessionTimeout"
             );
             return Err(Error::new(ErrorKind::Refused, message));
@@ -83,18 +93,48 @@ impl Sessions {
         });
     }
 
+    /// Closes sessions that nobody has used for a while, except the one that is opened at once,
+    /// which reads. Whether others are left.
+    pub(super) fn close_idle(&self, now: Moment) -> bool {
+        let kept = timeout_for(self.target.session).ok();
+        let (mut left, mut closed) = (false, Vec::new());
+        for (millis, slot) in self.slots.lock().iter() {
+            // One that is being opened is in use.
+            let Ok(mut place) = slot.try_lock() else {
+                left = true;
+                continue;
+            };
+            let Some(session) = place.as_ref().filter(|_| Some(*millis) != kept) else { continue };
+            // Whoever gets it, gets it from this slot: nobody can now.
+            if Arc::strong_count(session) > 1 {
+                session.used(now);
+            }
+            if session.last_used() + IDLE > now {
+                left = true;
+            } else {
+                closed.push(place.take());
+            }
+        }
+        // Here: a session ends when it is dropped.
+        drop(closed);
+        left
+    }
+
     async fn any(&self, ttl: Duration) -> Result<Arc<Session>> {
-        let millis = whole_millis(ttl)?;
+        let millis = timeout_for(ttl)?;
         let slot = self.slots.lock().entry(millis).or_default().clone();
         let mut place = slot.lock_owned().await;
         if let Some(session) = place.as_ref().filter(|session| !session.is_over()) {
+            session.used(self.books.clock.now());
             return Ok(session.clone());
         }
         // In a task of its own: whoever asks may give up, but the next one finds it open.
         let (target, books) = (self.target.clone(), self.books.clone());
         let opening = tokio::spawn(async move {
-            let session = open(&target, books, Duration::from_millis(millis)).await?;
+            let session = open(&target, books.clone(), Duration::from_millis(millis)).await?;
             *place = Some(session.clone());
+            // The janitor closes it when nobody uses it.
+            books.ring.notify_one();
             Ok(session)
         });
         opening.await.unwrap_or_else(|_| {
@@ -103,13 +143,22 @@ impl Sessions {
     }
 }
 
-/// Sessions count in milliseconds: a TTL in between is kept for a little longer.
-fn whole_millis(ttl: Duration) -> Result<u64> {
+/// The time-out of the session for this TTL, in milliseconds.
+fn timeout_for(ttl: Duration) -> Result<u64> {
     if ttl > LONGEST {
         let message = format!("ZooKeeper cannot keep a session for {ttl:?}; use a shorter TTL");
         return Err(Error::invalid(message));
     }
-    Ok(ttl.as_nanos().div_ceil(1_000_000) as u64)
+    let millis = ttl.as_nanos().div_ceil(1_000_000) as u64;
+    if millis < STEPS[0] {
+        return Ok(millis);
+    }
+    let mut unit = 1;
+    while millis > 1_000 * unit {
+        unit *= 10;
+    }
+    let step = STEPS.iter().map(|digits| digits * unit).find(|step| *step >= millis);
+    Ok(step.unwrap_or(1_000 * unit).min(LONGEST.as_millis() as u64))
 }
 
 /// Opens a session, without what follows it.
@@ -225,4 +274,25 @@ fn read(path: &Path) -> Result<String> {
     fs::read_to_string(path).map_err(|error| {
         Error::invalid(format!("cannot read {}: {error}", path.display())).caused_by(error)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_lasts_at_least_as_long_as_its_leases_and_not_much_longer() {
+        let timeout = |millis| timeout_for(Duration::from_millis(millis)).unwrap();
+        for usual in [100, 500, 1_000, 1_500, 2_000, 3_000, 5_000, 10_000, 30_000, 60_000] {
+            assert_eq!(timeout(usual), usual);
+        }
+        for millis in (100..2_000).chain((2_000..300_000).step_by(7)) {
+            let lasts = timeout(millis);
+            assert!(lasts >= millis && 4 * lasts <= 5 * millis + 4, "{lasts} for {millis}");
+        }
+        let longest = LONGEST.as_millis() as u64;
+        assert_eq!((timeout(7), timeout(longest)), (7, longest));
+        assert_eq!(timeout_for(Duration::from_nanos(29_999_000_001)).unwrap(), 30_000);
+        assert!(timeout_for(LONGEST + Duration::from_millis(1)).is_err());
+    }
 }

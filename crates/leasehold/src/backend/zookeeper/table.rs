@@ -146,6 +146,8 @@ impl Table {
         let mut entries = self.entries.lock();
         let entry = entries.get_mut(&owner)?;
         let (token, until) = (node.token, now + entry.card.ttl);
+        // Its session may last for longer than it does.
+        let proof = Proof { valid_for: proof.valid_for.min(entry.card.ttl), ..proof };
         entry.card.since = Some(wall_millis);
         entry.stand = Stand::Held { node, proof, until };
         Some(Grant { token, proof })

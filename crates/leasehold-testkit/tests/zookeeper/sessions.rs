@@ -1,0 +1,36 @@
+//! How many sessions a client has: a few for many TTLs, and none that nobody uses.
+
+use std::time::Duration;
+
+use leasehold_testkit::servers::Zookeeper;
+use leasehold_testkit::world::eventually;
+
+use crate::scene::client;
+
+/// How many sessions have a connection to this server.
+fn sessions(server: &Zookeeper) -> usize {
+    let connections = server.word("cons").unwrap();
+    connections.lines().filter(|line| line.contains("sid=0x")).count()
+}
+
+/// One for each TTL, and 60 of them were all that a server allows to a host.
+#[tokio::test]
+async fn many_ttls_share_a_few_sessions_that_are_closed_when_idle() {
+    let server = Zookeeper::start_with("maxClientCnxns=30\n", &[]).unwrap();
+    let (locks, _) = client(&server.url("/many?session=3s")).await;
+    let mut leases = Vec::new();
+    for number in 0..70 {
+        let ttl = Duration::from_millis(4_000 + 511 * number);
+        let lease = locks.lock(format!("job{number}")).ttl(ttl).acquire().await.unwrap();
+        assert!(lease.remaining() < ttl, "{:?} of {ttl:?}", lease.remaining());
+        leases.push(lease);
+    }
+    let open = sessions(&server);
+    assert!(open <= 16, "{open} sessions");
+    for lease in leases {
+        lease.release().await.unwrap();
+    }
+    eventually("idle sessions are closed", async || sessions(&server) == 1).await;
+    let lock = locks.lock("job7").ttl(Duration::from_secs(7));
+    lock.acquire().await.unwrap().release().await.unwrap();
+}
