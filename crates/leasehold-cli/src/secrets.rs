@@ -51,6 +51,8 @@ pub(crate) fn resolve(url: &str) -> Result<String, Failure> {
     }
     if let Some((_, password, _)) = password(&resolved) {
         remember(password);
+        // If it should have been percent-encoded, a parser may take its parts for something else.
+        password.split(['/', '?', '#', '@']).for_each(remember);
     }
     Ok(resolved)
 }
@@ -128,12 +130,17 @@ pub(crate) fn with_files_in(url: &str, folder: &Path) -> String {
     parts.into_iter().map(full).collect()
 }
 
-/// What is before, in, and after the password of `scheme://user:password@host`.
+/// What is before, in, and after the password of `scheme://user:password@host`. It may contain
+/// a `/`, a `?` or an `@` by mistake.
 fn password(url: &str) -> Option<(&str, &str, &str)> {
     let authority = url.find("://")? + 3;
-    let end = url[authority..].find(['/', '?', '#']).map_or(url.len(), |end| authority + end);
-    let at = authority + url[authority..end].rfind('@')?;
-    let begin = authority + url[authority..at].find(':')? + 1;
+    let first = |characters: &[char]| {
+        url[authority..].find(characters).map_or(url.len(), |end| authority + end)
+    };
+    let (path, options) = (first(&['/', '?', '#']), first(&['?', '#']));
+    let at = url[authority..options].rfind('@').or_else(|| url[authority..].rfind('@'))?;
+    let at = authority + at;
+    let begin = authority + url[authority..at.min(path)].find(':')? + 1;
     Some((&url[..begin], &url[begin..at], &url[at..]))
 }
 
@@ -173,5 +180,17 @@ mod tests {
         assert_eq!(named("redis://me:a:b@c@host/0"), "redis://me:***@host/0");
         assert_eq!(named("redis://me@host/x:y@z"), "redis://me@host/x:y@z");
         assert_eq!(named("sqlite:/a:b@c"), "sqlite:/a:b@c");
+        assert_eq!(named("sqlite:///a:b@c"), "sqlite:///a:b@c");
+        assert_eq!(named("redis://h:1/0?x=y"), "redis://h:1/0?x=y");
+        assert_eq!(named("postgres://me:pw@h/db?x=y@z"), "postgres://me:***@h/db?x=y@z");
+    }
+
+    #[test]
+    fn a_password_that_is_not_percent_encoded_is_blotted_out() {
+        assert_eq!(named("etcd://me:pa/ss@host:2379"), "etcd://me:***@host:2379");
+        assert_eq!(named("zk://me:p?ss@host"), "zk://me:***@host");
+        assert_eq!(named("zk://me:p@a/ss@host/x"), "zk://me:***@host/x");
+        resolve("etcd://me:left/right@host").unwrap();
+        assert_eq!(blot("no host left:2379, no path /right"), "no host ***:2379, no path /***");
     }
 }

@@ -52,6 +52,8 @@ pub mod redis;
 pub use redis::redlock;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+mod userinfo;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 

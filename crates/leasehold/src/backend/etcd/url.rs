@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
 
+use crate::backend::userinfo;
 use crate::error::{Error, Operation, Result};
 
 const PORT: u16 = 2379;
@@ -47,6 +48,7 @@ impl Address {
     /// Reads what follows the scheme and its colon; `secure` for `etcds:`.
     pub(super) fn parse(secure: bool, rest: &str) -> Result<Self> {
         let rest = rest.strip_prefix("//").unwrap_or(rest);
+        userinfo::check_encoded(rest).map_err(on_connecting)?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, hosts) = match authority.rsplit_once('@') {
@@ -55,7 +57,7 @@ impl Address {
         };
         let hosts = match hosts {
             "" => vec![format!("127.0.0.1:{PORT}")],
-            hosts => hosts.split(',').map(host).collect::<Result<_>>()?,
+            hosts => hosts.split(',').enumerate().map(host).collect::<Result<_>>()?,
         };
         let prefix = decoded(path)?.trim_matches('/').to_owned();
         if prefix.chars().any(char::is_control) {
@@ -101,8 +103,12 @@ fn credentials(text: &str) -> Result<(String, String)> {
     Ok((decoded(user)?, decoded(password)?))
 }
 
-fn host(text: &str) -> Result<String> {
-    let wrong = || refused(format!("{text:?} is no host or host:port"));
+fn host((index, text): (usize, &str)) -> Result<String> {
+    // Not repeated: without an @ it may be a user and a password.
+    let wrong = || {
+        let number = index + 1;
+        refused(format!("host {number} is none: write etcd://user:password@host:port,host:port"))
+    };
     // The brackets of an IPv6 address hide its colons.
     let (name, port) = match text.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
@@ -125,9 +131,11 @@ fn decoded(text: &str) -> Result<String> {
 
 /// The URL itself may carry a password: it is not repeated.
 fn refused(message: impl Into<String>) -> Error {
-    Error::invalid(format!("the store's URL cannot be used: {}", message.into()))
-        .on_store(super::STORE)
-        .during(Operation::Connect, None)
+    on_connecting(Error::invalid(format!("the store's URL cannot be used: {}", message.into())))
+}
+
+fn on_connecting(error: Error) -> Error {
+    error.on_store(super::STORE).during(Operation::Connect, None)
 }
 
 #[cfg(test)]
@@ -158,6 +166,23 @@ mod tests {
             assert!(!format!("{error:?}").contains("secret@"), "{error:?}");
             assert!(!format!("{error} {error:?}").contains("jane:"), "{error:?}");
         }
+    }
+
+    #[test]
+    fn no_part_of_a_password_is_repeated() {
+        for wrong in [
+            "//jane:hush/hush@a:2379",
+            "//jane:12/hush@a:2379",
+            "//jane:hush?hush@a:2379",
+            "//jane:hush@hush/hush@a",
+            "//jane:hush",
+            "//jane:hush@a,b:hush",
+        ] {
+            let error = Address::parse(false, wrong).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("hush"), "{wrong}: {error:?}");
+        }
+        let error = Address::parse(false, "//jane:hush/hush@a").unwrap_err();
+        assert!(error.to_string().contains("percent-encoded"), "{error}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
+use crate::backend::userinfo;
 use crate::error::{Error, Operation, Result};
 
 const DEFAULT_PORT: u16 = 6379;
@@ -107,6 +108,7 @@ impl Settings {
         let form = "write redis://host:port, redis+sentinel://host,host/master or \
                     redis+cluster://host,host (or redlock://host,host,host)";
         let (scheme, rest) = url.split_once("://").ok_or_else(|| Error::invalid(form))?;
+        userinfo::check_encoded(rest)?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (credentials, hosts) = match authority.rsplit_once('@') {
@@ -311,6 +313,8 @@ mod tests {
             "redis://u:hush@a?ca=file",
             "redis://u:hush@a?sentinel-password=hush",
             "redis://u:hush%ff@a",
+            "redis://u:hush/hush@a",
+            "redis+sentinel://u:12/hush@a,b",
         ] {
             let error = Settings::parse(url).unwrap_err();
             assert_eq!(*error.kind(), crate::ErrorKind::Invalid, "{url}");

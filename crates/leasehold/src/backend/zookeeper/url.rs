@@ -7,6 +7,7 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 
 use super::layout::Layout;
+use crate::backend::userinfo;
 use crate::error::{Error, Result};
 use crate::terms::DEFAULT_TTL;
 
@@ -64,6 +65,7 @@ impl Target {
         let rest = rest.strip_prefix("//").ok_or_else(|| {
             Error::invalid("a ZooKeeper URL is zk://host:port,host:port/root, with two slashes")
         })?;
+        userinfo::check_encoded(rest)?;
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, root) = match place.find('/') {
             Some(slash) => place.split_at(slash),
@@ -77,7 +79,7 @@ impl Target {
         let digest = user.map(digest).transpose()?;
         let access = if digest.is_some() { Access::Creator } else { Access::Anyone };
         let mut target = Self {
-            hosts: hosts.split(',').map(host).collect::<Result<_>>()?,
+            hosts: hosts.split(',').enumerate().map(host).collect::<Result<_>>()?,
             root: root_path(root)?,
             layout: Layout::Kazoo,
             digest,
@@ -171,9 +173,13 @@ fn digest(user: &str) -> Result<String> {
     Ok(format!("{}:{}", decode(user)?, decode(password)?))
 }
 
-fn host(host: &str) -> Result<(String, u16)> {
+fn host((index, host): (usize, &str)) -> Result<(String, u16)> {
+    // Not repeated: without an @ it may be a user and a password.
     let wrong = || {
-        let message = format!("{host:?} is no host of a ZooKeeper URL; write host:port,host:port");
+        let number = index + 1;
+        let message = format!(
+            "host {number} of the ZooKeeper URL is none; write zk://user:password@host:port,host:port"
+        );
         Error::invalid(message)
     };
     let (name, port) = match host.strip_prefix('[') {
@@ -276,6 +282,12 @@ mod tests {
             ("//a/zookeeper/x", false),
             ("//u:secret@a?colour=red", false),
             ("//u:secret@a?layout=zk", false),
+            ("//u:secret/secret@a", false),
+            ("//digest:u:12/secret@a", false),
+            ("//u:12/secret@a", false),
+            ("//u:secret?secret@a", false),
+            ("//u:secret@secret/secret@a", false),
+            ("//u:secret", false),
             ("//a?acl=creator", false),
             ("//a?session=3", false),
             ("//a?ca=/ca.pem", false),
@@ -285,5 +297,7 @@ mod tests {
             let error = Target::parse(rest, secure).unwrap_err();
             assert!(!error.to_string().contains("secret"), "{error}");
         }
+        let error = Target::parse("//u:secret/secret@a", false).unwrap_err();
+        assert!(error.to_string().contains("percent-encoded"), "{error}");
     }
 }
