@@ -59,16 +59,26 @@ async fn users_may_lock_where_their_role_allows() {
     assert_eq!(lease.verify().await.unwrap(), lease.token());
     assert_eq!(client.locks.list("").await.unwrap().len(), 1);
     lease.release().await.unwrap();
-    for wrong in ["app:wr0ng", "nobody:p%40ss%2Fword"] {
+    for (wrong, said) in [
+        ("app:wr0ng", "check the user and the password"),
+        ("nobody:p%40ss%2Fword", "check the user and the password"),
+        ("app", "no password"),
+    ] {
         let error = connect(format!("etcd://{wrong}@{host}/app")).await.unwrap_err();
-        assert_eq!(*error.kind(), ErrorKind::Invalid, "{error}");
+        assert_eq!(*error.kind(), ErrorKind::Unusable, "{error}");
         let told = format!("{error} {error:?}");
+        assert!(told.contains(said), "{told}");
         assert!(!told.contains("wr0ng") && !told.contains("p@ss"), "{told}");
     }
     let elsewhere = connect(format!("etcd://app:p%40ss%2Fword@{host}/other")).await.unwrap_err();
-    assert_eq!(*elsewhere.kind(), ErrorKind::Invalid, "{elsewhere}");
+    assert_eq!(*elsewhere.kind(), ErrorKind::Unusable, "{elsewhere}");
     let nobody = connect(format!("etcd://{host}/app")).await.unwrap_err();
-    assert_eq!(*nobody.kind(), ErrorKind::Invalid, "{nobody}");
+    assert_eq!(*nobody.kind(), ErrorKind::Unusable, "{nobody}");
+    assert!(nobody.to_string().contains("the URL has none"), "{nobody}");
+    let open = Etcd::start(1, &[]).unwrap();
+    let needless = connect(format!("etcd://app:p%40ss@{}", open.addr(0))).await.unwrap_err();
+    assert_eq!(*needless.kind(), ErrorKind::Unusable, "{needless}");
+    assert!(needless.to_string().contains("not enabled"), "{needless}");
 }
 
 /// Tokens of the kind `jwt` name the revision of the users: any change makes them old, for

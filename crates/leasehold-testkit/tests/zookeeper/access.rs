@@ -27,11 +27,17 @@ async fn with_a_user_nobody_else_may_delete_a_lock() {
         assert!(acl[0].scheme() == "digest" && acl[0].id().starts_with("me:"), "{path}: {acl:?}");
     }
     assert_eq!(stranger.delete(&node, None).await, Err(Error::NoAuth));
-    let nobody = server.url("/safe/locks?session=3s");
-    let (others, _) = client(&nobody).await;
-    let error = others.lock("job").ttl(TTL).try_acquire().await.unwrap_err();
-    assert_eq!(*error.kind(), ErrorKind::Refused, "{error}");
-    assert!(error.to_string().contains("credentials"), "{error}");
+    let wrong = format!("zk://me:wr0ng@127.0.0.1:{}/safe/locks?session=3s", server.port());
+    for (url, said) in [
+        (server.url("/safe/locks?session=3s"), "the URL has no user"),
+        (wrong, "check the user and the password"),
+    ] {
+        let (others, _) = client(&url).await;
+        let error = others.lock("job").ttl(TTL).try_acquire().await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Unusable, "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+        assert!(!format!("{error:?}").contains("wr0ng"), "{error:?}");
+    }
     lease.release().await.unwrap();
 }
 
@@ -46,7 +52,7 @@ async fn readers_may_look_if_they_are_let() {
     let (others, _) = client(&server.url("/shown?session=3s")).await;
     assert!(others.inspect("job").await.unwrap().lease.is_some());
     let error = others.force_release("job", "not mine").await.unwrap_err();
-    assert_eq!(*error.kind(), ErrorKind::Refused, "{error}");
+    assert_eq!(*error.kind(), ErrorKind::Unusable, "{error}");
 }
 
 /// An address where nobody listens is an error in bounded time, and tells no secret.

@@ -27,7 +27,7 @@ use super::{
     Verdict,
 };
 use crate::clock::Clock;
-use crate::error::{Error, Operation, Result};
+use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::guarantees::{Consistency, EndsWith, Guarantees, Scope};
 use crate::loss::Forced;
 use crate::name::Name;
@@ -109,7 +109,15 @@ impl EtcdStore {
     pub async fn open(url: &str, clock: Clock) -> Result<Arc<Self>> {
         let (scheme, rest) = url.split_once(':').unwrap_or(("etcd", url));
         let address = Address::parse(scheme == "etcds", rest)?;
-        let opening = |error: Error| error.on_store(STORE).during(Operation::Connect, None);
+        let no_password = address.user.as_ref().is_some_and(|(_, password)| password.is_empty());
+        let opening = |mut error: Error| {
+            if no_password && *error.kind() == ErrorKind::Unusable {
+                let message = "etcd refuses this user, and the URL has no password for it: write \
+                               etcd://user:password@host";
+                error = Error::new(ErrorKind::Unusable, message).caused_by(error);
+            }
+            error.on_store(STORE).during(Operation::Connect, None)
+        };
         let endpoints = Arc::new(Endpoints::new(&address).map_err(opening)?);
         let store = Arc::new(Self {
             clock,

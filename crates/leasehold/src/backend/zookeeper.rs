@@ -116,6 +116,14 @@ impl ZookeeperStore {
         Ok(store)
     }
 
+    /// What the user is told: if the credentials do not do, and there are none, that.
+    fn told<T>(&self, answer: Result<T>) -> Result<T> {
+        match self.target.digest {
+            Some(_) => answer,
+            None => answer.map_err(error::without_user),
+        }
+    }
+
     /// Whether this lock's mixed layouts have not been reported yet.
     fn is_news(&self, name: &Name) -> bool {
         self.reported.lock().insert(name.clone())
@@ -145,7 +153,7 @@ impl Backend for ZookeeperStore {
     }
 
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
-        Box::pin(async move { self.claim(claims).await })
+        Box::pin(async move { self.told(self.claim(claims).await) })
     }
 
     fn wait(self: Arc<Self>, claim: Claim) -> Reply<Turn> {
@@ -175,15 +183,15 @@ impl Backend for ZookeeperStore {
     }
 
     fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
-        Box::pin(async move { self.look_at(&name).await })
+        Box::pin(async move { self.told(self.look_at(&name).await) })
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
-        Box::pin(async move { self.look_at_all(&prefix).await })
+        Box::pin(async move { self.told(self.look_at_all(&prefix).await) })
     }
 
     fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>> {
-        Box::pin(async move { self.force(name, forced).await })
+        Box::pin(async move { self.told(self.force(name, forced).await) })
     }
 
     fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {

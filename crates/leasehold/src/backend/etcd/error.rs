@@ -70,10 +70,21 @@ pub(super) fn explain(error: EtcdError) -> Error {
                 RESOURCE_EXHAUSTED => told(ErrorKind::Unavailable, said).outcome_unknown(),
                 PERMISSION_DENIED | UNAUTHENTICATED => {
                     let advice = "check the user, its password and its role's keys";
-                    told(ErrorKind::Invalid, format!("etcd refuses this user ({said}); {advice}"))
+                    told(ErrorKind::Unusable, format!("etcd refuses this user ({said}); {advice}"))
                 }
                 INVALID_ARGUMENT if said.contains("authentication failed") => {
-                    told(ErrorKind::Invalid, format!("etcd refuses this user: {said}"))
+                    let advice = "check the user and the password in the URL";
+                    told(ErrorKind::Unusable, format!("etcd refuses this user ({said}); {advice}"))
+                }
+                INVALID_ARGUMENT if said.contains("user name is empty") => {
+                    let message = "etcd wants a user and a password, and the URL has none: write \
+                                   etcd://user:password@host";
+                    told(ErrorKind::Unusable, message.to_owned())
+                }
+                FAILED_PRECONDITION if said.contains("authentication is not enabled") => {
+                    let message = "this etcd has no users (authentication is not enabled): leave \
+                                   the user out of the URL, or enable it";
+                    told(ErrorKind::Unusable, message.to_owned())
                 }
                 INVALID_ARGUMENT if has_old_token(&error) => {
                     let message = "etcd's users and roles change again and again; try again later";

@@ -1,22 +1,24 @@
 //! What ZooKeeper's errors mean for a lock.
 
+use std::error::Error as _;
+
 use zookeeper_client::Error as Zk;
 
 use super::layout::Layout;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Outcome};
 
 /// An error of a request that was sent: whether it was applied is known only where the
 /// server itself refused it.
 pub(super) fn of_request(error: Zk) -> Error {
     let (kind, message) = match &error {
         Zk::NoAuth => (
-            ErrorKind::Refused,
-            "ZooKeeper does not allow it to these credentials: check the user in the URL and the \
-             ACL of the lock's nodes"
+            ErrorKind::Unusable,
+            "ZooKeeper does not allow it to these credentials: check the user and the password in \
+             the URL, and the ACL of the lock's nodes"
                 .to_owned(),
         ),
         Zk::AuthFailed => (
-            ErrorKind::Refused,
+            ErrorKind::Unusable,
             "ZooKeeper does not accept these credentials: check the user and the password in the URL"
                 .to_owned(),
         ),
@@ -48,6 +50,22 @@ pub(super) fn of_request(error: Zk) -> Error {
         }
     };
     Error::new(kind, message).caused_by(error)
+}
+
+/// The same where the URL has no user: then that is what is missing.
+pub(super) fn without_user(error: Error) -> Error {
+    let denied = error.source().and_then(|source| source.downcast_ref::<Zk>());
+    if !matches!(denied, Some(Zk::NoAuth)) {
+        return error;
+    }
+    let message = "ZooKeeper does not allow it to everybody, and the URL has no user: write \
+                   zk://user:password@host, or check the ACL of the lock's nodes";
+    let told = Error::new(error.kind().clone(), message);
+    let told = match error.outcome() {
+        Outcome::Unknown => told.outcome_unknown(),
+        _ => told,
+    };
+    told.caused_by(error)
 }
 
 /// An error while a session was to be opened: no lock was touched.

@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 
 use super::layout::Layout;
 use crate::backend::userinfo;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::terms::DEFAULT_TTL;
 
 /// Where locks live when the URL names no root.
@@ -168,7 +168,8 @@ impl fmt::Debug for Target {
 
 fn digest(user: &str) -> Result<String> {
     let (user, password) = user.split_once(':').ok_or_else(|| {
-        Error::invalid("a user in a ZooKeeper URL has a password: zk://user:password@host")
+        let message = "the URL has a user but no password: write zk://user:password@host";
+        Error::new(ErrorKind::Unusable, message)
     })?;
     Ok(format!("{}:{}", decode(user)?, decode(password)?))
 }
@@ -297,6 +298,8 @@ mod tests {
             let error = Target::parse(rest, secure).unwrap_err();
             assert!(!error.to_string().contains("secret"), "{error}");
         }
+        let error = Target::parse("//secret@a", false).unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Unusable, "{error}");
         let error = Target::parse("//u:secret/secret@a", false).unwrap_err();
         assert!(error.to_string().contains("percent-encoded"), "{error}");
     }
