@@ -202,9 +202,18 @@ impl Ensemble {
     ///
     /// When it does not start.
     pub fn start(count: usize) -> Result<Self> {
+        Self::start_with(count, "")
+    }
+
+    /// The same with more lines of configuration for each server.
+    ///
+    /// # Errors
+    ///
+    /// When it does not start.
+    pub fn start_with(count: usize, more: &str) -> Result<Self> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            match Self::try_start(count) {
+            match Self::try_start(count, more) {
                 Ok(ensemble) => return Ok(ensemble),
                 Err(error) => last = Some(error),
             }
@@ -212,9 +221,9 @@ impl Ensemble {
         Err(last.expect("at least one attempt"))
     }
 
-    fn try_start(count: usize) -> Result<Self> {
+    fn try_start(count: usize, more: &str) -> Result<Self> {
         let ports = free_port;
-        let mut config = String::from("initLimit=100\nsyncLimit=10\n");
+        let mut config = format!("initLimit=100\nsyncLimit=10\n{more}");
         for id in 1..=count {
             writeln!(config, "server.{id}=127.0.0.1:{}:{}", ports(), ports())?;
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold_testkit::servers::Zookeeper;
+use leasehold_testkit::servers::zookeeper::Ensemble;
 use leasehold_testkit::world::eventually;
 
 use crate::scene::client;
@@ -33,4 +34,17 @@ async fn many_ttls_share_a_few_sessions_that_are_closed_when_idle() {
     eventually("idle sessions are closed", async || sessions(&server) == 1).await;
     let lock = locks.lock("job7").ttl(Duration::from_secs(7));
     lock.acquire().await.unwrap().release().await.unwrap();
+}
+
+/// A follower tells the leader of its clients every half tick: deadlines allow for that, also
+/// where the tick is longer than usual and the URL does not say so.
+#[tokio::test]
+async fn a_long_tick_is_taken_off_the_deadline() {
+    let ensemble = Ensemble::start_with(3, "tickTime=6000\nminSessionTimeout=12000\n").unwrap();
+    let (locks, _) = client(&ensemble.url("/tick")).await;
+    let lease = locks.lock("job").ttl(Duration::from_secs(30)).acquire().await.unwrap();
+    // Half a tick, and 2.5 s for the ping before the write.
+    let remaining = lease.remaining();
+    assert!(remaining < Duration::from_millis(24_500), "{remaining:?}");
+    lease.release().await.unwrap();
 }

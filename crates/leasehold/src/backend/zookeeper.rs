@@ -51,6 +51,7 @@ mod session;
 mod sessions;
 mod settle;
 mod table;
+mod tick;
 mod url;
 mod wait;
 mod words;

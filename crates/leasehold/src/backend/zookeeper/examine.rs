@@ -8,7 +8,6 @@ use zookeeper_client::Error as Zk;
 
 use super::ZookeeperStore;
 use super::error::of_request;
-use super::session::slack;
 use super::sessions::connect;
 use super::url::Access;
 use super::words::{self, Answer};
@@ -138,8 +137,7 @@ impl ZookeeperStore {
             }
         }
         let Some(tick) = said("tickTime") else { return };
-        let assumed = slack(DEFAULT_TTL, self.target.tick, false);
-        if slack(DEFAULT_TTL, Some(tick), false) > assumed {
+        if tick > self.sessions.tick(DEFAULT_TTL).await {
             let what = format!("the servers' tick is {tick:?}, longer than assumed");
             let advice = format!("say so in the URL: tick={}ms", tick.as_millis());
             findings.push(Finding::new(Severity::Unsafe, what, advice));

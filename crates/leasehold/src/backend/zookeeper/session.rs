@@ -24,8 +24,6 @@ use crate::error::Result;
 
 /// A connection that is silent for this long is given up, whatever the TTL.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
-/// `tickTime` of a server whose configuration does not say.
-const USUAL_TICK: Duration = Duration::from_secs(2);
 
 /// After how much silence a connection of a session with this time-out is given up.
 pub(super) fn silence(timeout: Duration) -> Duration {
@@ -34,12 +32,7 @@ pub(super) fn silence(timeout: Duration) -> Duration {
 
 /// How much earlier than a write the leader may have heard of its session: the driver pings
 /// after at most half of the longest silence, a follower reports every half tick.
-pub(super) fn slack(timeout: Duration, tick: Option<Duration>, alone: bool) -> Duration {
-    if alone {
-        return Duration::ZERO;
-    }
-    // The shortest time-out that servers allow is two ticks.
-    let tick = tick.unwrap_or_else(|| USUAL_TICK.min(timeout / 2));
+pub(super) fn slack(timeout: Duration, tick: Duration) -> Duration {
     silence(timeout) / 2 + tick / 2
 }
 
@@ -226,14 +219,11 @@ mod tests {
     #[test]
     fn the_slack_leaves_most_of_the_term() {
         let seconds = Duration::from_secs;
-        assert_eq!(slack(seconds(30), None, true), Duration::ZERO);
-        assert_eq!(slack(seconds(30), None, false), Duration::from_millis(3_500));
+        assert_eq!(slack(seconds(30), seconds(2)), Duration::from_millis(3_500));
         for ttl in [1, 2, 3, 5, 10, 30, 600].map(seconds) {
-            assert!(slack(ttl, None, false) < ttl / 2, "{ttl:?}");
+            // The shortest time-out that servers allow is two ticks.
+            assert!(slack(ttl, ttl / 2) < ttl / 2, "{ttl:?}");
         }
-        assert_eq!(
-            slack(seconds(3), Some(Duration::from_millis(200)), false),
-            Duration::from_millis(700)
-        );
+        assert_eq!(slack(seconds(3), Duration::from_millis(200)), Duration::from_millis(700));
     }
 }

@@ -17,6 +17,7 @@ use super::card;
 use super::error::{of_connecting, of_request};
 use super::path::Paths;
 use super::session::{Session, silence, slack};
+use super::tick::Tick;
 use super::url::{Target, Tls};
 use crate::backend::Hint;
 use crate::clock::Moment;
@@ -41,13 +42,14 @@ type Slot = Arc<tokio::sync::Mutex<Option<Arc<Session>>>>;
 pub(super) struct Sessions {
     target: Arc<Target>,
     books: Arc<Books>,
+    tick: Arc<Tick>,
     /// By time-out, in milliseconds.
     slots: Mutex<HashMap<u64, Slot>>,
 }
 
 impl Sessions {
     pub(super) fn new(target: Arc<Target>, books: Arc<Books>) -> Self {
-        Self { target, books, slots: Mutex::default() }
+        Self { target, books, tick: Arc::default(), slots: Mutex::default() }
     }
 
     /// The session for leases of this TTL; refused if the server does not keep sessions for
@@ -77,6 +79,11 @@ impl Sessions {
         let session = self.any(self.target.session).await?;
         session.wait_connected(A_MOMENT).await?;
         Ok(session)
+    }
+
+    /// How long the servers' tick is taken to be, for sessions with this time-out.
+    pub(super) async fn tick(&self, timeout: Duration) -> Duration {
+        self.tick.at_most(&self.target, timeout).await
     }
 
     /// Those that are open.
@@ -129,9 +136,10 @@ impl Sessions {
             return Ok(session.clone());
         }
         // In a task of its own: whoever asks may give up, but the next one finds it open.
-        let (target, books) = (self.target.clone(), self.books.clone());
+        let (target, books, tick) = (self.target.clone(), self.books.clone(), self.tick.clone());
         let opening = tokio::spawn(async move {
-            let session = open(&target, books.clone(), Duration::from_millis(millis)).await?;
+            let timeout = Duration::from_millis(millis);
+            let session = open(&target, books.clone(), &tick, timeout).await?;
             *place = Some(session.clone());
             // The janitor closes it when nobody uses it.
             books.ring.notify_one();
@@ -184,14 +192,23 @@ pub(super) async fn connect(target: &Target, asked: Duration) -> Result<Client> 
     })
 }
 
-async fn open(target: &Target, books: Arc<Books>, ttl: Duration) -> Result<Arc<Session>> {
+async fn open(
+    target: &Target,
+    books: Arc<Books>,
+    tick: &Tick,
+    timeout: Duration,
+) -> Result<Arc<Session>> {
     let asked = books.clock.now();
-    let client = connect(target, ttl).await?;
+    let client = connect(target, timeout).await?;
     // A server that is alone has no configuration of an ensemble; who may not read it is
     // taken for one of many.
     let alone = client.get_config().await.is_ok_and(|(config, _)| config.is_empty());
-    let slack = slack(client.session_timeout(), target.tick, alone);
-    let session = Session::new(client, ttl, slack, books.clock.clone(), asked);
+    let granted = client.session_timeout();
+    let slack = match alone {
+        true => Duration::ZERO,
+        false => slack(granted, tick.at_most(target, granted).await),
+    };
+    let session = Session::new(client, timeout, slack, books.clock.clone(), asked);
     let session = Arc::new(session);
     let watched = follow_state(Arc::downgrade(&session), books.clone());
     session.adopt(tokio::spawn(watched).abort_handle());
