@@ -52,7 +52,7 @@ pub mod redis;
 pub use redis::redlock;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-#[cfg(any(feature = "etcd", feature = "redis", feature = "zookeeper"))]
+#[cfg(feature = "remote")]
 mod userinfo;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;

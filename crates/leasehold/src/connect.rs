@@ -306,9 +306,15 @@ fn how_to_get(scheme: &str) -> &'static str {
 }
 
 async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
-    let (scheme, rest) = url.split_once(':').ok_or_else(|| {
-        let message =
-            format!("{url:?} is no store's URL; for an embedded store write sqlite:{url}");
+    let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    let parts = url.split_once(':').filter(|(scheme, _)| scheme.chars().all(is_scheme));
+    let (scheme, rest) = parts.ok_or_else(|| {
+        // A connection string (`host=db password=…`) is no URL and has a password all the same.
+        let message = match url.contains([':', '=', '@']) {
+            true => "this is no store's URL, which begins with its scheme: postgres://user@host/db"
+                .to_owned(),
+            false => format!("{url:?} is no store's URL; for an embedded store write sqlite:{url}"),
+        };
         Error::invalid(message).during(Operation::Connect, None)
     })?;
     let kind = StoreKind::of_scheme(scheme).ok_or_else(|| {
@@ -394,5 +400,34 @@ mod tests {
         assert_eq!(*error.kind(), ErrorKind::Invalid);
         let told = format!("{error} {error:?}");
         assert!(told.contains("feature `etcd`") && !told.contains("secret"), "{told}");
+    }
+}
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Whatever it is, it names no store that could be opened.
+    fn refused(url: &str) -> String {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let error = runtime.block_on(open(url, &Clock::boot())).expect_err("no such store");
+        assert_eq!(*error.kind(), ErrorKind::Invalid);
+        format!("{error} {error:?}")
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_no_url_is_refused_without_its_password(before in ".*", after in ".*") {
+            let told = refused(&format!("{before}password=hush{after}"));
+            prop_assert!(!told.contains("hush"), "{told}");
+        }
+
+        #[test]
+        fn an_unknown_scheme_is_refused_without_the_rest(scheme in "[A-Z0-9/ .+-]*", rest in ".*") {
+            let told = refused(&format!("{scheme}:{rest}hush"));
+            prop_assert!(!told.contains("hush"), "{told}");
+        }
     }
 }

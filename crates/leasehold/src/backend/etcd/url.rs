@@ -199,3 +199,38 @@ mod tests {
         assert_eq!(Address::parse(true, "//a").unwrap().tls, Some(Tls::default()));
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::backend::userinfo::properties::{SECRET, TEXT, with_password};
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(secure in any::<bool>(), text in TEXT) {
+            let _ = Address::parse(secure, &text);
+            let _ = Address::parse(secure, &format!("//{text}"));
+        }
+
+        /// A password from a generator has a slash now and then, and nobody escapes it.
+        #[test]
+        fn no_error_repeats_a_password(secure in any::<bool>(), rest in with_password()) {
+            if let Err(error) = Address::parse(secure, &format!("//{rest}")) {
+                let told = format!("{error} {error:?}");
+                prop_assert!(!told.contains(SECRET), "{told}");
+            }
+        }
+
+        #[test]
+        fn printed_hosts_are_read_back(
+            hosts in prop::collection::vec((r"[a-z0-9.-]{1,20}|\[[0-9a-f:]{2,20}\]", 1u16..), 1..4),
+        ) {
+            let print = |(name, port): &(String, u16)| format!("{name}:{port}");
+            let hosts: Vec<String> = hosts.iter().map(print).collect();
+            let address = Address::parse(false, &format!("//{}", hosts.join(",")));
+            prop_assert_eq!(address.unwrap().hosts, hosts);
+        }
+    }
+}

@@ -11,6 +11,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use url::Url;
 
 use super::tls::{self, Verification};
+use crate::backend::userinfo;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How locks are kept.
@@ -42,6 +43,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Settings {
     pub(super) fn parse(text: &str) -> Result<Self> {
+        let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+        userinfo::check_encoded(rest)?;
         // The parser's own errors do not repeat the text, which may hold a password.
         let url = Url::parse(text)
             .map_err(|error| invalid(format!("this is no URL of a PostgreSQL server: {error}")))?;
@@ -223,6 +226,31 @@ mod tests {
             let error = Settings::parse(&format!("postgres://db/app?{option}")).unwrap_err();
             assert_eq!(*error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains(told), "{error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::backend::userinfo::properties::{SECRET, TEXT, with_password};
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in TEXT) {
+            let _ = Settings::parse(&text);
+            let _ = Settings::parse(&format!("postgres://{text}"));
+        }
+
+        /// A password from a generator has a slash now and then, and nobody escapes it.
+        #[test]
+        fn no_error_repeats_a_password(rest in with_password()) {
+            if let Err(error) = Settings::parse(&format!("postgres://{rest}")) {
+                let told = format!("{error} {error:?}");
+                prop_assert!(!told.contains(SECRET), "{told}");
+            }
         }
     }
 }

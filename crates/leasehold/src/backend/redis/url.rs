@@ -324,3 +324,43 @@ mod tests {
         assert!(!format!("{settings:?}").contains("hush"), "{settings:?}");
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::backend::userinfo::properties::{SECRET, TEXT, with_password};
+
+    const SCHEMES: &[&str] =
+        &["redis", "rediss", "redis+sentinel", "rediss+cluster", "redlock", "redlocks"];
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(scheme in prop::sample::select(SCHEMES), text in TEXT) {
+            let _ = Settings::parse(&text);
+            let _ = Settings::parse(&format!("{scheme}://{text}"));
+        }
+
+        /// A password from a generator has a slash now and then, and nobody escapes it.
+        #[test]
+        fn no_error_repeats_a_password(
+            scheme in prop::sample::select(SCHEMES),
+            rest in with_password(),
+        ) {
+            if let Err(error) = Settings::parse(&format!("{scheme}://{rest}")) {
+                let told = format!("{error} {error:?}");
+                prop_assert!(!told.contains(SECRET), "{told}");
+            }
+        }
+
+        #[test]
+        fn a_printed_host_is_read_back(
+            name in "[a-z0-9.-]{1,20}|[0-9a-f:]{2,20}",
+            port in any::<u16>(),
+        ) {
+            let host = Host { name, port };
+            prop_assert_eq!(read_host(&host.to_string(), 1).unwrap(), host);
+        }
+    }
+}

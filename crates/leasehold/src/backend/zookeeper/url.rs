@@ -304,3 +304,37 @@ mod tests {
         assert!(error.to_string().contains("percent-encoded"), "{error}");
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::backend::userinfo::properties::{SECRET, TEXT, with_password};
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(secure in any::<bool>(), text in TEXT) {
+            let _ = Target::parse(&text, secure);
+            let _ = Target::parse(&format!("//{text}"), secure);
+        }
+
+        /// A password from a generator has a slash now and then, and nobody escapes it.
+        #[test]
+        fn no_error_repeats_a_password(secure in any::<bool>(), rest in with_password()) {
+            if let Err(error) = Target::parse(&format!("//{rest}"), secure) {
+                let told = format!("{error} {error:?}");
+                prop_assert!(!told.contains(SECRET), "{told}");
+            }
+        }
+
+        #[test]
+        fn printed_hosts_are_read_back(
+            hosts in prop::collection::vec(("[a-z0-9.-]{1,20}|[0-9a-f:]{2,20}", 1u16..), 1..4),
+        ) {
+            let target = Target { hosts, ..Target::parse("//a", false).unwrap() };
+            let read = Target::parse(&format!("//{}", target.cluster()), false).unwrap();
+            prop_assert_eq!(read, target);
+        }
+    }
+}
