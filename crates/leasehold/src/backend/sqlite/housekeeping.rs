@@ -16,6 +16,7 @@ use super::connection::Session;
 use super::error::Fault;
 use super::row::{Client, nanos};
 use super::token::is_low;
+use crate::token::Token;
 
 /// A row that changes adds one or two frames, alone or with others: so many make a few
 /// thousand.
@@ -204,13 +205,16 @@ impl Keeper {
             return Ok(None);
         }
         self.session.write(|session| {
+            // A damaged token stays in its row: as the floor it would use up the tokens of all.
             let delete = "delete from locks where name = ?1 and expires < ?2 \
+                          and token between 0 and ?3 \
                           and not exists (select 1 from waiters where lock = ?1) returning token";
+            let last_token = Token::MAX_PORTABLE.get() as i64;
             let mut highest = 0;
             for name in &names {
                 let deleted = session
                     .prepare(delete)?
-                    .query_row(params![name, before], |row| row.get::<_, i64>(0))
+                    .query_row(params![name, before, last_token], |row| row.get::<_, i64>(0))
                     .optional()?;
                 highest = highest.max(deleted.unwrap_or(0));
             }

@@ -18,6 +18,7 @@ mod boots;
 mod files;
 mod leases;
 mod line;
+mod properties;
 mod tokens;
 
 const TTL: Duration = Duration::from_secs(30);
