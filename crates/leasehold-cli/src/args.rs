@@ -304,3 +304,19 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_pause_is_long_enough_or_refused(text in ".{0,20}|([0-9]{1,22}[ a-zµ.]{0,4}){1,3}") {
+            if let Ok(pause) = pause(&text) {
+                prop_assert!(pause >= Duration::from_millis(10));
+            }
+        }
+    }
+}

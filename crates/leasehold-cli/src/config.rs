@@ -61,8 +61,9 @@ impl Config {
 
     fn parse(text: &str) -> Result<Self, String> {
         let keys: Keys = toml::from_str(text).map_err(|error| {
-            let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
-            let line = error.span().map_or(1, |span| line(span.start));
+            // Counted in bytes: a span need not begin at a character.
+            let before = |at: usize| text.bytes().take(at).filter(|byte| *byte == b'\n').count();
+            let line = error.span().map_or(0, |span| before(span.start)) + 1;
             format!("line {line}: {}", error.message().trim_end())
         })?;
         Ok(Self {
@@ -128,6 +129,46 @@ mod tests {
             let why = Config::parse(text).unwrap_err();
             assert!(parts.iter().all(|part| why.contains(part)), "{text}: {why}");
             assert!(!why.contains('\n'), "{why}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused_in_one_line(
+            text in prop_oneof![
+                ".{0,40}",
+                r#"((store|require|ttl|wait|grace|x)( ?= ?["'é0-9a-z\[\]{}.]{0,8})?[\n# ]){0,6}"#,
+            ],
+        ) {
+            if let Err(why) = Config::parse(&text) {
+                prop_assert!(!why.contains('\n'), "{why}");
+            }
+        }
+
+        /// The file may hold a password: whatever is wrong in it, errors do not repeat the store.
+        #[test]
+        fn no_error_repeats_the_store(
+            before in r#"["'\[{ ]{0,2}"#,
+            after in r#"["'\]} ]{0,2}\n[a-z=0-9"'\n ]{0,20}"#,
+        ) {
+            let text = format!("store = {before}redis://me:hush@host{after}");
+            if let Err(why) = Config::parse(&text) {
+                prop_assert!(!why.contains("hush"), "{why}");
+            }
+        }
+
+        #[test]
+        fn a_printed_duration_is_read_back(seconds in any::<u32>(), nanos in 0..1_000_000_000u32) {
+            let duration = Duration::new(seconds.into(), nanos);
+            let text = format!("ttl = \"{}\"", humantime::format_duration(duration));
+            prop_assert_eq!(Config::parse(&text).unwrap().ttl, Some(duration));
         }
     }
 }

@@ -87,3 +87,33 @@ mod tests {
         assert_eq!(printable("größe 日本"), "größe 日本");
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// What we print can be typed: it is the same duration, without what was left out.
+        #[test]
+        fn a_duration_is_read_back_to_its_last_part(millis in 0..1u64 << 40) {
+            let whole = Duration::from_millis(millis);
+            let read = humantime::parse_duration(&duration(whole)).unwrap();
+            let part = match whole.as_secs() {
+                0 => Duration::from_millis(1),
+                1..3_600 => Duration::from_secs(1),
+                3_600..86_400 => Duration::from_secs(60),
+                _ => Duration::from_secs(3_600),
+            };
+            prop_assert!(read <= whole && whole - read < part, "{whole:?} was read as {read:?}");
+        }
+
+        #[test]
+        fn nothing_printable_moves_the_cursor(text in any::<String>()) {
+            let printed = printable(&text);
+            prop_assert!(!printed.contains(char::is_control), "{printed:?}");
+            prop_assert_eq!(printed.chars().count(), text.chars().count());
+        }
+    }
+}

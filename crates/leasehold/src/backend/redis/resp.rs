@@ -241,3 +241,146 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What a server said, in bytes of our own.
+    #[derive(Debug, Clone, PartialEq)]
+    enum Said {
+        Answer(Value),
+        Message(Vec<u8>),
+    }
+
+    fn value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            any::<i64>().prop_map(Value::Int),
+            vec(any::<u8>(), 0..20).prop_map(Value::BulkString),
+            "[a-z ]{1,12}".prop_map(Value::SimpleString),
+            Just(Value::Nil),
+        ];
+        leaf.prop_recursive(4, 24, 4, |inner| {
+            prop_oneof![
+                vec(inner.clone(), 0..4).prop_map(Value::Array),
+                vec(inner.clone(), 0..4).prop_map(Value::Set),
+                vec((inner.clone(), inner), 0..3).prop_map(Value::Map),
+            ]
+        })
+    }
+
+    fn said() -> impl Strategy<Value = Said> {
+        let message = vec(any::<u8>(), 0..20).prop_map(Said::Message);
+        prop_oneof![value().prop_map(Said::Answer), message]
+    }
+
+    fn print(value: &Value, bytes: &mut Vec<u8>) {
+        match value {
+            Value::Int(number) => bytes.extend(format!(":{number}\r\n").bytes()),
+            Value::BulkString(text) => print_bytes(text, bytes),
+            Value::SimpleString(text) => bytes.extend(format!("+{text}\r\n").bytes()),
+            Value::Nil => bytes.extend(b"_\r\n"),
+            Value::Array(values) => print_all('*', values, bytes),
+            Value::Set(values) => print_all('~', values, bytes),
+            Value::Map(pairs) => {
+                bytes.extend(format!("%{}\r\n", pairs.len()).bytes());
+                for (key, value) in pairs {
+                    print(key, bytes);
+                    print(value, bytes);
+                }
+            }
+            other => unreachable!("{other:?} is not made here"),
+        }
+    }
+
+    fn print_all(kind: char, values: &[Value], bytes: &mut Vec<u8>) {
+        bytes.extend(format!("{kind}{}\r\n", values.len()).bytes());
+        values.iter().for_each(|value| print(value, bytes));
+    }
+
+    fn print_bytes(text: &[u8], bytes: &mut Vec<u8>) {
+        bytes.extend(format!("${}\r\n", text.len()).bytes());
+        bytes.extend(text);
+        bytes.extend(b"\r\n");
+    }
+
+    fn printed(all: &[Said]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for said in all {
+            match said {
+                Said::Answer(value) => print(value, &mut bytes),
+                Said::Message(text) => {
+                    bytes.extend(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n");
+                    print_bytes(text, &mut bytes);
+                }
+            }
+        }
+        bytes
+    }
+
+    /// All that is whole so far; what is not stays.
+    fn read(bytes: &mut Vec<u8>) -> Vec<Said> {
+        let mut all = Vec::new();
+        loop {
+            let length = match frame(bytes) {
+                Ok((Frame::Answer(value), length)) => {
+                    all.push(Said::Answer(value));
+                    length
+                }
+                Ok((Frame::Message(text), length)) => {
+                    all.push(Said::Message(text.to_vec()));
+                    length
+                }
+                Err(Stop::More) => return all,
+                other => panic!("{other:?}"),
+            };
+            bytes.drain(..length);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_stream_says_the_same_however_it_is_cut(
+            all in vec(said(), 0..6),
+            cuts in vec(any::<prop::sample::Index>(), 0..6),
+        ) {
+            let stream = printed(&all);
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
+            cuts.extend([0, stream.len()]);
+            cuts.sort_unstable();
+            let (mut bytes, mut heard) = (Vec::new(), Vec::new());
+            for piece in cuts.windows(2) {
+                bytes.extend(&stream[piece[0]..piece[1]]);
+                heard.extend(read(&mut bytes));
+            }
+            prop_assert_eq!(heard, all);
+            prop_assert!(bytes.is_empty());
+        }
+
+        /// Nothing makes it panic, and it never decides before it has seen all of a frame.
+        #[test]
+        fn any_bytes_are_a_frame_or_a_part_of_one_or_garbage(
+            bytes in prop_oneof![vec(any::<u8>(), 0..40), protocol()],
+        ) {
+            if let Ok((_, length)) = frame(&bytes) {
+                prop_assert!(0 < length && length <= bytes.len());
+                for end in 0..length {
+                    prop_assert_eq!(frame(&bytes[..end]), Err(Stop::More));
+                }
+            }
+        }
+    }
+
+    /// Bytes that often are a frame.
+    fn protocol() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            r"[$*%~>:+_,#(=!|-][0-9-]{0,2}\r\n",
+            r"[a-z]{0,3}\r\n",
+            r"\$7\r\nmessage\r\n",
+        ];
+        vec(piece, 0..8).prop_map(|pieces| pieces.concat().into_bytes())
+    }
+}

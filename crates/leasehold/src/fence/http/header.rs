@@ -95,3 +95,48 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod properties {
+    use http::HeaderValue;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(text: &[u8]) -> Option<Presented> {
+        let headers = HeaderMap::from_iter([(FENCING_TOKEN, HeaderValue::from_bytes(text).ok()?)]);
+        Presented::read(&headers).ok()?
+    }
+
+    fn print(presented: &Presented) -> String {
+        format!("{};{}", presented.lock, presented.token)
+    }
+
+    proptest! {
+        /// Whatever is understood is understood in the same way again.
+        #[test]
+        fn what_was_read_is_read_back(
+            text in prop_oneof![
+                vec(any::<u8>(), 0..40),
+                "[ -~é日]{0,30};? ?[0-9]{0,21} ?".prop_map(String::into_bytes),
+                "[a-z;, 0-9]{0,20}".prop_map(String::into_bytes),
+            ],
+        ) {
+            if let Some(presented) = read(&text) {
+                prop_assert_eq!(read(print(&presented).as_bytes()), Some(presented));
+            }
+        }
+
+        /// A name with a token and a comma in it is taken for two headers that a proxy joined, and
+        /// HTTP itself takes spaces off the ends: other names arrive as they are.
+        #[test]
+        fn a_printed_token_is_read_back(lock in "[!-~é日]([ -~é日]{0,30}[!-~é日])?", token in any::<u64>()) {
+            let lock = Name::new(lock).unwrap();
+            let presented = Presented { lock, token: Token::new(token) };
+            if !is_joined(presented.lock.as_str()) {
+                prop_assert_eq!(read(print(&presented).as_bytes()), Some(presented));
+            }
+        }
+    }
+}
