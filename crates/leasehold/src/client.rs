@@ -28,6 +28,8 @@ pub(crate) use step::Step;
 pub(crate) use turnstile::Turnstile;
 
 mod attempt;
+#[cfg(test)]
+mod callers;
 mod company;
 mod gate;
 mod keeper;

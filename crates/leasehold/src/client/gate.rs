@@ -164,6 +164,7 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use super::*;
+    use crate::client::callers::{Callers, polls, seeds};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -228,5 +229,37 @@ mod tests {
         drop(open);
         drop(poll(two).unwrap().unwrap());
         assert_eq!(gate.0.lock().free, 1);
+    }
+
+    /// Whoever is polled when, gives up or is turned away: every passage comes back.
+    #[test]
+    fn no_schedule_loses_a_passage() {
+        for seed in seeds() {
+            let width = 1 + seed as usize % 3;
+            let gate = Gate::new(width);
+            let mut callers = Callers::new(seed);
+            for _ in 0..200 {
+                match callers.dice.u8(..8) {
+                    0 | 1 => {
+                        let deadline = Moment::from_nanos(callers.dice.u64(..9));
+                        let limit = if callers.dice.bool() { LONG } else { Duration::ZERO };
+                        let (times, gate) = (callers.dice.u8(..4), &gate);
+                        callers.add(async move {
+                            if let Ok(_passage) = gate.enter(deadline, limit).await {
+                                polls(times).await;
+                            }
+                        });
+                    }
+                    2 => callers.drop_one(),
+                    3 => gate.silent(&Error::no_answer(LONG)),
+                    _ => {
+                        callers.poll_one();
+                    }
+                }
+            }
+            while callers.poll_one() {}
+            assert_eq!(callers.len(), 0, "seed {seed}: renewals wait, and nobody wakes them");
+            assert_eq!(gate.0.lock().free, width, "seed {seed}: a passage is lost");
+        }
     }
 }

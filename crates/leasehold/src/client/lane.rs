@@ -31,6 +31,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::Point;
 use crate::name::NameSet;
 
+#[cfg(test)]
+mod schedules;
+
 /// How often a request lets others come along before it leaves.
 const MOST_YIELDS: usize = 4;
 /// A store that takes this many requests at once, or fewer, pays for each of them.

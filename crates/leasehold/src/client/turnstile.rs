@@ -107,6 +107,7 @@ mod tests {
     use std::task::{Context, Poll, Wake, Waker};
 
     use super::*;
+    use crate::client::callers::{Callers, polls, seeds};
 
     fn name() -> Name {
         Name::new("x").unwrap()
@@ -170,5 +171,33 @@ mod tests {
         assert!(second.as_mut().poll(&mut context).is_pending());
         drop(first);
         assert!(looks.1.load(Ordering::SeqCst), "woken under the lock");
+    }
+
+    /// Whoever is polled when or gives up: nobody is stuck, and no name is left.
+    #[test]
+    fn no_schedule_loses_a_pass() {
+        for seed in seeds() {
+            let turnstile = Arc::new(Turnstile::default());
+            let mut callers = Callers::new(seed);
+            for _ in 0..200 {
+                match callers.dice.u8(..8) {
+                    0 | 1 => {
+                        let name = Name::new(callers.dice.u8(..3).to_string()).unwrap();
+                        let (times, turnstile) = (callers.dice.u8(..4), &turnstile);
+                        callers.add(async move {
+                            let _pass = turnstile.enter(&name).await;
+                            polls(times).await;
+                        });
+                    }
+                    2 => callers.drop_one(),
+                    _ => {
+                        callers.poll_one();
+                    }
+                }
+            }
+            while callers.poll_one() {}
+            assert_eq!(callers.len(), 0, "seed {seed}: tasks wait, and nobody wakes them");
+            assert!(turnstile.lines.lock().is_empty(), "seed {seed}: a name is left");
+        }
     }
 }

@@ -1,0 +1,307 @@
+//! The lanes of a client under random schedules: callers are polled, left alone and dropped, the
+//! store answers, refuses and panics, and tasks of the runtime run, all as the dice say. In the
+//! end each caller has its own answer and every slot is back, although no timer fires any more.
+
+use std::future::{pending, ready};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+use tokio::task;
+
+use super::Lane;
+use crate::backend::{
+    Backend, Claim, Finding, Grant, Hold, Limits, LockInfo, Proof, Release, Renewal, Reply, Turn,
+    Verdict,
+};
+use crate::client::callers::{Callers, seeds};
+use crate::client::{Context, Present, Step};
+use crate::clock::{Clock, ManualClock, Moment};
+use crate::errand::Errands;
+use crate::error::Error;
+use crate::event::Announcer;
+use crate::failpoint::Failpoints;
+use crate::guarantees::Guarantees;
+use crate::holder::Holder;
+use crate::loss::Forced;
+use crate::name::Name;
+use crate::observe::{Meter, StallWatch};
+use crate::token::Token;
+
+const STORE: &str = "scripted";
+const CLAIMS: usize = 0;
+const RELEASES: usize = 1;
+
+/// A store that answers when the test says so, or at once.
+#[derive(Debug)]
+struct Scripted {
+    guarantees: Guarantees,
+    limits: Limits,
+    /// Whether it refuses and panics now and then.
+    faulty: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    dice: fastrand::Rng,
+    /// Requests that wait for their fate.
+    open: Vec<oneshot::Sender<Fate>>,
+    /// Claims and releases without an answer, now and at most.
+    under_way: [usize; 2],
+    most: [usize; 2],
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Answered,
+    Refused,
+    Panicked,
+}
+
+/// Counts a request for as long as it is under way.
+struct UnderWay(Arc<Scripted>, usize);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.state.lock().under_way[self.1] -= 1;
+    }
+}
+
+impl Scripted {
+    fn ask<T: Send + 'static>(self: Arc<Self>, kind: usize, answers: Vec<T>) -> Reply<Vec<T>> {
+        let mut state = self.state.lock();
+        match state.dice.u8(..16) {
+            0..4 => return Box::pin(ready(Ok(answers))),
+            4 if self.faulty => panic!("where it is asked"),
+            _ => {}
+        }
+        let (cue, fate) = oneshot::channel();
+        state.open.push(cue);
+        state.under_way[kind] += 1;
+        state.most[kind] = state.most[kind].max(state.under_way[kind]);
+        let wakes_itself = state.dice.bool();
+        drop(state);
+        let under_way = UnderWay(self, kind);
+        Box::pin(async move {
+            let fate = fate.await.expect("the store outlives its requests");
+            if wakes_itself {
+                task::yield_now().await;
+            }
+            drop(under_way);
+            match fate {
+                Fate::Answered => Ok(answers),
+                Fate::Refused => Err(Error::invalid("one of them is wrong")),
+                Fate::Panicked => panic!("where it is awaited"),
+            }
+        })
+    }
+
+    /// Decides about one of the requests; whether there was one.
+    fn decide(&self, fate: Fate) -> bool {
+        let mut state = self.state.lock();
+        let count = state.open.len();
+        if count == 0 {
+            return false;
+        }
+        let chosen = state.dice.usize(..count);
+        let cue = state.open.swap_remove(chosen);
+        // Outside of the lock: a waker may ask the store.
+        drop(state);
+        let _ = cue.send(fate);
+        true
+    }
+
+    fn draw(&self) -> Fate {
+        match self.state.lock().dice.u8(..8) {
+            0 if self.faulty => Fate::Refused,
+            1 if self.faulty => Fate::Panicked,
+            _ => Fate::Answered,
+        }
+    }
+}
+
+impl Backend for Scripted {
+    fn guarantees(&self) -> &Guarantees {
+        &self.guarantees
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The token tells whose claim it is.
+    fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
+        let grant = |claim: &Claim| {
+            let proof = Proof { at: Moment::from_nanos(0), valid_for: claim.ttl };
+            Verdict::Granted(Grant { token: Token::new(claim.ttl.as_nanos() as u64), proof })
+        };
+        let answers = claims.iter().map(grant).collect();
+        self.ask(CLAIMS, answers)
+    }
+
+    fn release(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Release>> {
+        let answers = holds.iter().map(|hold| released(hold.token.get())).collect();
+        self.ask(RELEASES, answers)
+    }
+
+    fn wait(self: Arc<Self>, _: Claim) -> Reply<Turn> {
+        Box::pin(pending())
+    }
+
+    fn leave(self: Arc<Self>, _: Claim) -> Reply<()> {
+        Box::pin(pending())
+    }
+
+    fn settle(self: Arc<Self>, _: Vec<Claim>) -> Reply<Vec<Option<Grant>>> {
+        Box::pin(pending())
+    }
+
+    fn renew(self: Arc<Self>, _: Vec<Hold>) -> Reply<Vec<Renewal>> {
+        Box::pin(pending())
+    }
+
+    fn inspect(self: Arc<Self>, _: Name) -> Reply<Option<LockInfo>> {
+        Box::pin(pending())
+    }
+
+    fn list(self: Arc<Self>, _: String) -> Reply<Vec<LockInfo>> {
+        Box::pin(pending())
+    }
+
+    fn force_release(self: Arc<Self>, _: Name, _: Forced) -> Reply<Option<Token>> {
+        Box::pin(pending())
+    }
+
+    fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
+        Box::pin(pending())
+    }
+}
+
+/// What a release is told, so that answers to others are noticed.
+fn released(number: u64) -> Release {
+    if number % 3 == 0 { Release::NotHeld } else { Release::Released }
+}
+
+/// The two lanes of a client on such a store.
+struct Lanes {
+    store: Arc<Scripted>,
+    claims: Lane<Claim>,
+    releases: Lane<Hold>,
+}
+
+impl Lanes {
+    fn new(seed: u64, hand: &Arc<ManualClock>) -> Self {
+        let limits = [
+            Limits::new(1, 1),
+            Limits::new(4, 1),
+            Limits::new(4, 2),
+            Limits::new(64, 1).in_step(),
+            Limits::new(64, 2).in_halves(),
+            Limits::new(4, 8),
+        ];
+        let store = Arc::new(Scripted {
+            guarantees: Guarantees::of(STORE),
+            limits: limits[seed as usize % limits.len()],
+            faulty: seed / 6 % 2 == 1,
+            state: Mutex::new(State {
+                dice: fastrand::Rng::with_seed(!seed),
+                open: Vec::new(),
+                under_way: [0; 2],
+                most: [0; 2],
+            }),
+        });
+        let context = Arc::new(Context {
+            backend: store.clone(),
+            clock: Clock::manual(hand.clone()),
+            announcer: Announcer::default(),
+            meter: Meter::new(STORE),
+            stalls: StallWatch::new(STORE),
+            failpoints: Failpoints::default(),
+            step: Step::default(),
+            present: Present::default(),
+            errands: Errands::on(Handle::current()),
+            runtime: Handle::current(),
+            request_timeout: Duration::from_secs(3_600),
+        });
+        Self { store, claims: Lane::new(context.clone()), releases: Lane::new(context) }
+    }
+
+    /// One caller, who checks that the answer is its own.
+    async fn send(&self, number: u64) {
+        let name = Name::new(format!("lock:{}", number % 7)).expect("a name");
+        let holder = Arc::new(Holder::this_process());
+        let claim = Claim::new(name, Duration::from_nanos(number), holder);
+        let answered = if number % 2 == 0 {
+            self.claims.send(claim).await.map(|verdict| {
+                let Verdict::Granted(grant) = verdict else { panic!("{verdict:?}") };
+                assert_eq!(grant.token.get(), number, "the answer of another");
+            })
+        } else {
+            self.releases.send(claim.hold(Token::new(number))).await.map(|answer| {
+                assert_eq!(answer, released(number), "the answer of another");
+            })
+        };
+        assert!(answered.is_ok() || self.store.faulty, "{answered:?}");
+    }
+
+    /// Whether all slots are back, and nobody is in line.
+    fn are_idle(&self) -> bool {
+        let idle = |in_flight, waiting| in_flight == 0 && waiting == 0;
+        let (claims, releases) = (self.claims.0.queue.lock(), self.releases.0.queue.lock());
+        idle(claims.in_flight, claims.waiting.len())
+            && idle(releases.in_flight, releases.waiting.len())
+    }
+}
+
+async fn play(seed: u64) {
+    let hand = Arc::new(ManualClock::new());
+    let lanes = Lanes::new(seed, &hand);
+    let mut callers = Callers::new(seed);
+    let mut number = 0;
+    for _ in 0..200 {
+        match callers.dice.u8(..16) {
+            0..4 => {
+                number += 1;
+                callers.add(lanes.send(number));
+            }
+            4 => callers.drop_one(),
+            5..8 => {
+                lanes.store.decide(lanes.store.draw());
+            }
+            8 => {
+                hand.advance(Duration::from_millis(1));
+                tokio::time::advance(Duration::from_millis(60)).await;
+            }
+            9..12 => task::yield_now().await,
+            _ => {
+                callers.poll_one();
+            }
+        }
+    }
+    // From here on everything is answered, and all who are woken are polled; time stands still.
+    for _ in 0..1_000 {
+        while lanes.store.decide(Fate::Answered) {}
+        while callers.poll_one() {}
+        task::yield_now().await;
+        if callers.len() == 0 && lanes.are_idle() {
+            break;
+        }
+    }
+    assert_eq!(callers.len(), 0, "seed {seed}: callers wait, and nobody wakes them");
+    assert!(lanes.are_idle(), "seed {seed}: a slot was not given back: {:?}", lanes.claims);
+    let state = lanes.store.state.lock();
+    // Those of a batch that was refused go alone, all at once.
+    let most = if lanes.store.faulty { usize::MAX } else { lanes.store.limits.in_flight };
+    assert!(state.most.iter().all(|count| *count <= most), "seed {seed}: {:?}", state.most);
+}
+
+#[test]
+fn no_schedule_strands_a_caller_or_loses_a_slot() {
+    for seed in seeds() {
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.expect("a runtime").block_on(play(seed));
+    }
+}
