@@ -182,7 +182,7 @@ impl Backend for Scripted {
 
 /// What a release is told, so that answers to others are noticed.
 fn released(number: u64) -> Release {
-    if number % 3 == 0 { Release::NotHeld } else { Release::Released }
+    if number.is_multiple_of(3) { Release::NotHeld } else { Release::Released }
 }
 
 /// The two lanes of a client on such a store.
@@ -234,7 +234,7 @@ impl Lanes {
         let name = Name::new(format!("lock:{}", number % 7)).expect("a name");
         let holder = Arc::new(Holder::this_process());
         let claim = Claim::new(name, Duration::from_nanos(number), holder);
-        let answered = if number % 2 == 0 {
+        let answered = if number.is_multiple_of(2) {
             self.claims.send(claim).await.map(|verdict| {
                 let Verdict::Granted(grant) = verdict else { panic!("{verdict:?}") };
                 assert_eq!(grant.token.get(), number, "the answer of another");
