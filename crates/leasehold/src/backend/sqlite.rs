@@ -45,6 +45,7 @@ mod force;
 mod hold;
 mod housekeeping;
 mod inspect;
+mod log;
 mod mount;
 mod path;
 mod process;
@@ -147,12 +148,13 @@ impl SqliteStore {
         let bell = format!("{:016x}", rand::random::<u64>());
         let session = |connection| {
             Session::new(connection, clock.clone(), viewer.clone(), &bell, chores.clone())
+                .map_err(explain)
         };
         let bells = Bells::new(bell.clone(), folder.clone()).map_err(unusable)?;
         let second = connection::insist(|| schema::connect(path)).map_err(explain)?;
-        let keeper = Keeper { session: session(second), bells: folder };
+        let keeper = Keeper { session: session(second)?, bells: folder };
         housekeeping::start(keeper).map_err(unusable)?;
-        let (turns, session) = (Arc::new(Semaphore::new(1)), Mutex::new(session(connection)));
+        let (turns, session) = (Arc::new(Semaphore::new(1)), Mutex::new(session(connection)?));
         Ok(Arc::new(Self {
             path: path.clone(),
             file,

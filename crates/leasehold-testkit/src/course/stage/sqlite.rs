@@ -10,8 +10,8 @@ use crate::course::fault::Fault;
 use crate::course::schedule::Strike;
 use crate::faults::disk::SmallDisk;
 
-/// Room for the store and a write-ahead log of its usual size (4 MiB, until it is
-/// checkpointed), in KiB: it must be the filler that fills it.
+/// Room for the store and a write-ahead log of its greatest length (12 MiB), in KiB: it must be
+/// the filler that fills it.
 const DISK: u32 = 16 * 1024;
 
 /// The embedded store.

@@ -6,12 +6,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rusqlite::hooks::Wal;
 use rusqlite::{CachedStatement, Connection};
 
 use super::SqliteStore;
 use super::bell::Ring;
 use super::error::Fault;
 use super::housekeeping::Chores;
+use super::log::{self, Growth};
 use super::process::Viewer;
 use super::schema;
 use crate::clock::Clock;
@@ -47,8 +49,6 @@ pub(super) struct Session {
     /// The lock that was last found held or waited for: there the short way would fail.
     pub(super) crowded: Option<Name>,
     pub(super) chores: Arc<Chores>,
-    /// How many rows this connection had changed at the last commit.
-    changed: u64,
 }
 
 impl fmt::Debug for Session {
@@ -59,15 +59,24 @@ impl fmt::Debug for Session {
 
 impl Session {
     pub(super) fn new(
-        connection: Connection,
+        mut connection: Connection,
         clock: Clock,
         viewer: Viewer,
         bell: &str,
         chores: Arc<Chores>,
-    ) -> Self {
+    ) -> Result<Self, Fault> {
+        let (told, mut growth) = (chores.clone(), Growth::of(&connection));
+        connection.wal_hook(Some(move |_: &mut Wal, frames| {
+            let frames = u32::try_from(frames).unwrap_or(0);
+            told.wrote(frames);
+            if growth.takes_the_last_room(frames) {
+                told.set_full(true);
+            }
+            Ok(())
+        }))?;
         let (ceiling, bell) = (0, bell.to_owned());
         let (clients, newcomers, rings, crowded) = Default::default();
-        Self {
+        Ok(Self {
             connection,
             clock,
             viewer,
@@ -78,8 +87,7 @@ impl Session {
             rings,
             crowded,
             chores,
-            changed: 0,
-        }
+        })
     }
 
     pub(super) fn prepare(&self, sql: &str) -> Result<CachedStatement<'_>, Fault> {
@@ -122,9 +130,6 @@ impl Session {
             self.clients.clear();
         }
         self.clients.append(&mut self.newcomers);
-        let changed = self.connection.total_changes();
-        self.chores.wrote((changed - self.changed) as u32);
-        self.changed = changed;
     }
 
     /// Leaves the connection usable, whatever happened on it (a panic included).
@@ -151,12 +156,13 @@ impl SqliteStore {
         // goes on even if this future is dropped.
         let asked = Instant::now();
         let turn = self.turns.clone().acquire_owned().await;
-        if items <= INLINE_ITEMS {
+        if items <= INLINE_ITEMS && !self.chores.is_full() {
             for attempt in 0..INLINE_ATTEMPTS {
                 match self.attempt(&mut work) {
                     Ok(value) => return Ok(value),
                     Err(Fault::Busy) => pause_inline(attempt),
                     Err(Fault::Ceiling(_)) => break,
+                    Err(fault) if fault.is_full() => break,
                     Err(fault) => return Err(fault.into_error(&self.path)),
                 }
             }
@@ -180,7 +186,7 @@ impl SqliteStore {
                 let connection = schema::connect(&self.path)?;
                 let (clock, viewer) = (self.clock.clone(), self.viewer.clone());
                 // It only looks, and so needs no bell.
-                work(&mut Session::new(connection, clock, viewer, "", self.chores.clone()))
+                work(&mut Session::new(connection, clock, viewer, "", self.chores.clone())?)
             })
             .map_err(|fault| fault.into_error(&self.path))
         })
@@ -193,14 +199,35 @@ impl SqliteStore {
         patience: Duration,
         mut work: impl FnMut(&mut Session) -> Result<T, Fault>,
     ) -> Result<T> {
-        insist_for(patience, || match self.attempt(&mut work) {
+        let mut attempt = || match self.attempt(&mut work) {
             Err(Fault::Ceiling(token)) => {
                 self.session.lock().raise_ceiling(token)?;
                 self.attempt(&mut work)
             }
             done => done,
+        };
+        insist_for(patience, || {
+            if self.chores.is_full() {
+                self.make_room()?;
+            }
+            match attempt() {
+                Err(fault) if fault.is_full() => {
+                    self.make_room()?;
+                    attempt()
+                }
+                done => done,
+            }
         })
         .map_err(|fault| fault.into_error(&self.path))
+    }
+
+    /// The disk is full, or nearly so: what is in the log is moved into the database, and the
+    /// log begins anew in its own space. Nothing more is written until that is done.
+    fn make_room(&self) -> Result<(), Fault> {
+        self.chores.set_full(true);
+        log::begin_anew(&self.session.lock().connection)?;
+        self.chores.set_full(false);
+        Ok(())
     }
 
     fn attempt<T>(

@@ -31,6 +31,16 @@ impl Fault {
         }
     }
 
+    /// Whether the disk is full.
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            Self::Sqlite(error) | Self::Commit(error) => {
+                error.sqlite_error_code() == Some(ErrorCode::DiskFull)
+            }
+            _ => false,
+        }
+    }
+
     /// What the user is told.
     pub(super) fn into_error(self, path: &Path) -> Error {
         match self {

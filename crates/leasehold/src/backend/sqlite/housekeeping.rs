@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -14,16 +14,11 @@ use rusqlite::{OptionalExtension, params};
 use super::bell;
 use super::connection::Session;
 use super::error::Fault;
+use super::log::{self, CHECKPOINT_EVERY};
 use super::row::{Client, nanos};
 use super::token::is_low;
 use crate::token::Token;
 
-/// A row that changes adds one or two frames, alone or with others: so many make a few
-/// thousand.
-const CHECKPOINT_EVERY: u32 = 2_048;
-/// With writers that never rest, a passive checkpoint never finds the log's end: from
-/// this many frames on they are held up for a moment, or the log would grow for ever.
-const LONGEST_LOG: i64 = 8_000;
 const PATIENCE: Duration = Duration::from_millis(250);
 const TICK: Duration = Duration::from_secs(10);
 const TICKS_BETWEEN_SWEEPS: u32 = 6;
@@ -38,8 +33,12 @@ const CHUNK: usize = 128;
 /// What the store tells its housekeeping thread.
 #[derive(Debug, Default)]
 pub(super) struct Chores {
-    /// How many rows were changed so far.
+    /// How many transactions were committed so far.
     writes: AtomicU32,
+    /// How long the log was after the last of them.
+    frames: AtomicU32,
+    /// The disk is full, or nearly so: the log must not grow.
+    full: AtomicBool,
     wish: Mutex<Wish>,
     called: Condvar,
 }
@@ -51,13 +50,24 @@ struct Wish {
 }
 
 impl Chores {
-    /// A transaction was committed that changed so many rows.
-    pub(super) fn wrote(&self, rows: u32) {
-        let before = self.writes.fetch_add(rows, Ordering::Relaxed);
-        if before / CHECKPOINT_EVERY != before.wrapping_add(rows) / CHECKPOINT_EVERY {
+    /// A transaction was committed. The log has so many frames now, whichever process wrote
+    /// them: many processes that write little make it long, too.
+    pub(super) fn wrote(&self, frames: u32) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        let before = self.frames.swap(frames, Ordering::Relaxed);
+        if before / CHECKPOINT_EVERY < frames / CHECKPOINT_EVERY {
             self.wish.lock().checkpoint = true;
             self.called.notify_one();
         }
+    }
+
+    /// Whether the log must be moved into the database before anything else is written.
+    pub(super) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_full(&self, full: bool) {
+        self.full.store(full, Ordering::Relaxed);
     }
 
     /// Waits for what is to be done next; `None` when the store is gone.
@@ -87,8 +97,8 @@ impl Chores {
 
 /// Why the housekeeping thread woke up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Call {
-    /// Many rows were changed.
+pub(super) enum Call {
+    /// The log is long.
     Checkpoint,
     /// It is time for the rest, too.
     Tick,
@@ -125,7 +135,7 @@ impl Keeper {
         let mut next_tick = Instant::now() + TICK;
         while let Some(call) = chores.next_call(next_tick) {
             let writes = chores.writes.load(Ordering::Relaxed);
-            self.tidy(writes != seen);
+            self.tidy(call, writes != seen);
             seen = writes;
             if call == Call::Tick {
                 if ticks % TICKS_BETWEEN_SWEEPS == 0 {
@@ -138,24 +148,18 @@ impl Keeper {
     }
 
     /// What cannot wait for the next sweep.
-    pub(super) fn tidy(&mut self, we_wrote: bool) {
-        // What others wrote, too: they may come and go, each too soon to do it.
-        report("checkpoint", self.checkpoint());
+    pub(super) fn tidy(&mut self, call: Call, we_wrote: bool) {
+        let connection = &self.session.connection;
+        let done = match call {
+            // All processes that write see that it is long, and one checkpoint is enough.
+            Call::Checkpoint => log::checkpoint_if_long(connection),
+            // What others wrote, too: they may come and go, each too soon to do it.
+            Call::Tick => log::checkpoint(connection),
+        };
+        report("checkpoint", done);
         if we_wrote {
             report("ceiling", self.raise_ceiling());
         }
-    }
-
-    /// Moves the log into the database, so that it can begin anew.
-    pub(super) fn checkpoint(&mut self) -> Result<(), Fault> {
-        let connection = &self.session.connection;
-        // The second column counts the frames in the log.
-        let run = |sql: &str| connection.query_row(sql, (), |row| row.get::<_, i64>(1));
-        let frames = run("pragma wal_checkpoint(passive)")?;
-        if frames > LONGEST_LOG {
-            run("pragma wal_checkpoint(restart)")?;
-        }
-        Ok(())
     }
 
     /// Keeps the ceiling ahead of the clock, so that no acquire waits for the disk.
@@ -284,10 +288,10 @@ mod tests {
     #[test]
     fn a_store_that_never_rests_is_swept_too() {
         let chores = Chores::default();
-        let write = || (0..CHECKPOINT_EVERY).for_each(|_| chores.wrote(1));
-        write();
+        chores.wrote(CHECKPOINT_EVERY - 1);
+        chores.wrote(CHECKPOINT_EVERY);
         assert_eq!(chores.next_call(Instant::now() + TICK), Some(Call::Checkpoint));
-        write();
+        chores.wrote(2 * CHECKPOINT_EVERY);
         assert_eq!(chores.next_call(Instant::now()), Some(Call::Tick), "due, though called");
         chores.stop();
         assert_eq!(chores.next_call(Instant::now()), None);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, params};
 
 use super::error::Fault;
-use super::token;
+use super::{log, token};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
 
@@ -15,9 +15,6 @@ use crate::error::{Error, ErrorKind};
 pub(super) const APPLICATION: i64 = 0x4C53_4844;
 /// The version of `schema.sql`.
 pub(super) const VERSION: i64 = 1;
-
-/// A log that grew under load shrinks to so many bytes when it begins anew.
-const LARGEST_IDLE_LOG: i64 = 32 << 20;
 
 const SCHEMA: &str = include_str!("schema.sql");
 
@@ -31,6 +28,10 @@ pub(super) fn open(path: &Path, clock: &Clock, boot: &str) -> Result<Connection,
     use_wal(&connection, path)?;
     if is_new {
         write_to_disk(&connection, || create(&connection, path, clock, boot))?;
+        // A log that cannot be moved into the database for want of room would stay for ever:
+        // from here on most of its pages have their place. If another process is at it, so much
+        // the better.
+        let _ = log::checkpoint(&connection);
     }
     Ok(connection)
 }
@@ -78,7 +79,7 @@ fn configure(connection: &Connection) -> Result<(), Fault> {
     connection.pragma_update(None, "page_size", 2048)?;
     // A checkpoint calls fsync: it belongs to the housekeeping thread.
     connection.pragma_update(None, "wal_autocheckpoint", 0)?;
-    connection.pragma_update(None, "journal_size_limit", LARGEST_IDLE_LOG)?;
+    connection.pragma_update(None, "journal_size_limit", log::LARGEST_IDLE)?;
     connection.pragma_update(None, "temp_store", "memory")?;
     connection.pragma_update(None, "synchronous", "normal")?;
     Ok(())

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::housekeeping::{Chores, Keeper};
+use super::housekeeping::{Call, Chores, Keeper};
 use super::process::Viewer;
-use super::{Session, SqliteStore, beside, schema};
+use super::{Session, SqliteStore, beside, log, schema};
 use crate::backend::{Backend, Claim, Grant, Release, Verdict};
 use crate::clock::{Clock, ManualClock};
 use crate::holder::Holder;
@@ -55,7 +55,7 @@ impl World {
         let connection = schema::connect(&self.path()).unwrap();
         let chores = Arc::<Chores>::default();
         let session = Session::new(connection, self.clock(), Viewer::here(), "keeper", chores);
-        Keeper { session, bells: beside(&self.path(), "-bells") }
+        Keeper { session: session.unwrap(), bells: beside(&self.path(), "-bells") }
     }
 }
 
