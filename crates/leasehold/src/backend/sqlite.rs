@@ -138,6 +138,8 @@ impl SqliteStore {
         file::refuse_mounts(path)?;
         let explain = |fault: Fault| fault.into_error(path);
         let connection = boot::open(path, &clock, boot).map_err(explain)?;
+        // Here, and not by the thread: commands that come and go end before it is done.
+        housekeeping::report("checkpoint", log::checkpoint_if_long(&connection));
         let file = OpenedFile::new(path)?;
         let unusable = |error: std::io::Error| {
             let message = format!("cannot use {}: {error}", path.display());

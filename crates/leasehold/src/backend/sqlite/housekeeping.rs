@@ -105,7 +105,7 @@ pub(super) enum Call {
 }
 
 /// What fails now (another process writes, the disk is full) is done at the next tick.
-fn report(chore: &str, done: Result<(), Fault>) {
+pub(super) fn report(chore: &str, done: Result<(), Fault>) {
     if let Err(fault) = done {
         tracing::debug!(chore, ?fault, "housekeeping is put off");
     }
@@ -247,6 +247,9 @@ impl Keeper {
         Ok(())
     }
 
+    /// Forgets the clients that are gone, and those that cannot be seen: of another pid
+    /// namespace, nobody else may be left to forget them. One of these that lives introduces
+    /// itself again.
     fn forget_clients(&mut self) -> Result<(), Fault> {
         let session = &mut self.session;
         let mut clients: Vec<Client> = session
@@ -256,22 +259,18 @@ impl Keeper {
             )?
             .query_map((), |row| Client::read(row, 0))?
             .collect::<Result<_, _>>()?;
-        clients.retain(|client| session.viewer.is_gone(&client.process));
+        let viewer = &session.viewer;
+        clients.retain(|client| !viewer.sees(&client.process) || viewer.is_gone(&client.process));
         if clients.is_empty() {
             return Ok(());
         }
-        // The gone write nothing, so what refers to them now is all that ever will.
-        let needed: HashSet<i64> = session
-            .prepare(
-                "select client from locks where owner is not null and client is not null \
-                 union select client from waiters",
-            )?
-            .query_map((), |row| row.get(0))?
-            .collect::<Result<_, _>>()?;
+        let needed = needed_clients(session)?;
         clients.retain(|client| !needed.contains(&client.id));
         for chunk in clients.chunks(CHUNK) {
             session.write(|session| {
-                for client in chunk {
+                // Those that live may have acquired something meanwhile.
+                let needed = needed_clients(session)?;
+                for client in chunk.iter().filter(|client| !needed.contains(&client.id)) {
                     session.prepare("delete from clients where id = ?1")?.execute([client.id])?;
                 }
                 Ok(())
@@ -279,6 +278,13 @@ impl Keeper {
         }
         Ok(())
     }
+}
+
+/// The clients that hold or wait for something.
+fn needed_clients(session: &Session) -> Result<HashSet<i64>, Fault> {
+    let find = "select client from locks where owner is not null and client is not null \
+                union select client from waiters";
+    Ok(session.prepare(find)?.query_map((), |row| row.get(0))?.collect::<Result<_, _>>()?)
 }
 
 #[cfg(test)]

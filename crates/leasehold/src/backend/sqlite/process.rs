@@ -56,6 +56,11 @@ impl Viewer {
         self.has_ended(process) && process.group.is_none_or(group_is_gone)
     }
 
+    /// Whether it can be told from here if it is gone.
+    pub(super) fn sees(&self, process: &Process) -> bool {
+        process.started.is_some() && self.visible(process).is_some()
+    }
+
     /// Whether the process itself certainly is not there any more.
     pub(super) fn has_ended(&self, process: &Process) -> bool {
         if self.me.as_ref() == Some(process) {

@@ -105,7 +105,11 @@ impl Session {
     /// The id of a holder, which is introduced if need be. Inside a write transaction.
     pub(super) fn introduce(&mut self, holder: &Arc<Holder>) -> Result<i64, Fault> {
         if let Some(id) = self.known(holder) {
-            return Ok(id);
+            // A sweep from another pid namespace, where we cannot be seen, may have forgotten us.
+            if self.prepare("select 1 from clients where id = ?1")?.exists([id])? {
+                return Ok(id);
+            }
+            self.clients.retain(|(_, known)| *known != id);
         }
         let process = self.viewer.describe(holder.pid);
         let find = "select id from clients where bell = ?1 and label = ?2 and host = ?3 \

@@ -6,6 +6,7 @@ insert into locks (name, token, owner, client, proved, expires, since)
 select ?1, max(floor + 1, ?7), ?2, ?3, ?4, ?5, ?6
   from meta
  where max(floor + 1, ?7) <= ?8
+   and exists (select 1 from clients where id = ?3)
    and not exists (select 1 from waiters where lock = ?1)
    and not exists (select 1 from bars where owner = ?2)
     on conflict (name) do update

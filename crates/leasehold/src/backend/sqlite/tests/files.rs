@@ -327,6 +327,69 @@ async fn the_log_is_checkpointed_although_no_process_wrote_much() {
     }
 }
 
+/// No process lived until its first tick: 3,400 short commands left a log of 30 MB.
+#[tokio::test]
+async fn who_finds_a_long_log_moves_it_into_the_database_first() {
+    let world = World::new();
+    let store = world.open();
+    // Too few for a call to housekeeping.
+    for _ in 0..600 {
+        let claim = claim("a");
+        let grant = take(&store, &claim).await;
+        give_back(&store, &claim, grant).await;
+    }
+    let log = || -> (i64, i64) {
+        let look = "pragma wal_checkpoint(noop)";
+        let session = store.session.lock();
+        session.connection.query_row(look, (), |row| Ok((row.get(1)?, row.get(2)?))).unwrap()
+    };
+    let (frames, saved) = log();
+    assert!(frames - saved > 1_100 && frames < 2_000, "{frames} frames, {saved} in the database");
+    world.open();
+    assert_eq!(log(), (frames, frames));
+}
+
+/// Rows of processes that ended in other pid namespaces were never removed. Nobody else can say
+/// that one is gone, so one that lives must find out that it was forgotten.
+#[tokio::test]
+async fn clients_that_cannot_be_seen_are_forgotten_and_introduce_themselves_again() {
+    let world = World::new();
+    let (store, other) = (world.open(), world.open());
+    let mut keeper = world.keeper();
+    let clients = |keeper: &Keeper| -> i64 {
+        let count = "select count(*) from clients";
+        keeper.session.connection.query_row(count, (), |row| row.get(0)).unwrap()
+    };
+    let mut sweep = |expected| {
+        let elsewhere = "update clients set namespace = 'pid:[1]'";
+        keeper.session.connection.execute(elsewhere, ()).unwrap();
+        keeper.sweep().unwrap();
+        assert_eq!(clients(&keeper), expected);
+    };
+    let held = claim("a");
+    let grant = take(&store, &held).await;
+    sweep(1);
+    give_back(&store, &held, grant).await;
+    sweep(0);
+    // Alone, in a batch, and in line: each names its client again.
+    let grant = take(&store, &held).await;
+    let shown = store.clone().inspect(name("a")).await.unwrap().unwrap();
+    let by = shown.lease.as_ref().and_then(|lease| lease.held_by.holder.as_ref());
+    assert_eq!(by.map(|holder| holder.pid), Some(std::process::id()), "{shown:?}");
+    give_back(&store, &held, grant).await;
+    sweep(0);
+    let both = vec![claim("a"), claim("b")];
+    store.clone().acquire(both.clone()).await.unwrap();
+    sweep(1);
+    let waits = queueing("a");
+    assert!(matches!(ask(&other, &waits).await, Verdict::Queued(_)));
+    other.clone().leave(waits).await.unwrap();
+    sweep(1);
+    let waits = queueing("a");
+    assert!(matches!(ask(&other, &waits).await, Verdict::Queued(_)));
+    sweep(2);
+}
+
 /// Commands that end before their housekeeping's first tick leave a client each.
 #[tokio::test]
 async fn what_many_short_processes_left_is_swept_by_the_next() {
