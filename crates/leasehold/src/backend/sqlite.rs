@@ -92,7 +92,7 @@ impl SqliteStore {
     /// [`ErrorKind::Refused`] where it would not be safe: a shared file system, a file with
     /// hard links or mounted by itself, another application's database, one that others have
     /// open under another boot id.
-    /// [`ErrorKind::Unusable`] for a file that is damaged, not writable, or of a newer version. [`ErrorKind::Unavailable`] when the disk is full
+    /// [`ErrorKind::Unusable`] for a file that is no SQLite database, damaged, not writable, or of a newer version. [`ErrorKind::Unavailable`] when the disk is full
     /// or another process blocks it. Nothing is lost by any of them.
     ///
     /// Later requests fail as [`ErrorKind::Gone`] once the file was removed or replaced

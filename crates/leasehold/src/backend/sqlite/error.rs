@@ -93,12 +93,17 @@ fn explain(error: rusqlite::Error, path: &Path) -> Error {
             ErrorKind::Unavailable,
             format!("the disk is full, {file} cannot grow; make room, then try again"),
         ),
-        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => (
+        // It may be anybody's file: never advise to remove it.
+        Some(ErrorCode::NotADatabase) => (
             ErrorKind::Unusable,
             format!(
-                "{file} is damaged or not a database; restore it, or remove it (with its -wal \
-                 and -shm) when no process uses it"
+                "{file} is no SQLite database, and so no Leasehold store; choose another path, it \
+                 was left as it is (if it was a store, it is damaged: restore it)"
             ),
+        ),
+        Some(ErrorCode::DatabaseCorrupt) => (
+            ErrorKind::Unusable,
+            format!("{file} is damaged; restore it from a copy, or choose another path"),
         ),
         Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => (
             ErrorKind::Unusable,

@@ -13,15 +13,36 @@ fn refusal(world: &World) -> Error {
     SqliteStore::open(&world.path(), world.clock()).unwrap_err()
 }
 
+/// The advice was to remove it, also for `sqlite:/etc/passwd`.
 #[test]
-fn a_damaged_file_is_named_and_left_alone() {
+fn a_file_that_is_no_database_is_named_and_left_alone() {
     let world = World::new();
-    let garbage = vec![b'x'; 8_192];
-    fs::write(world.path(), &garbage).unwrap();
+    for garbage in [vec![b'x'; 8_192], b"root:x:0:0:root:/root:/bin/sh\n".to_vec(), vec![0; 100]] {
+        fs::write(world.path(), &garbage).unwrap();
+        let error = refusal(&world);
+        assert_eq!(*error.kind(), ErrorKind::Unusable);
+        let message = error.to_string();
+        assert!(message.contains("locks.db is no SQLite database"), "{error}");
+        assert!(message.contains("choose another path"), "{error}");
+        assert!(!message.contains("remove"), "{error}");
+        assert_eq!(fs::read(world.path()).unwrap(), garbage);
+        assert!(!beside(&world.path(), "-wal").exists(), "nothing was put beside it");
+    }
+}
+
+#[test]
+fn a_damaged_database_is_named_and_left_alone() {
+    let world = World::new();
+    drop(world.open());
+    let mut damaged = fs::read(world.path()).unwrap();
+    damaged[100..].fill(0xFF);
+    let world = World::new();
+    fs::write(world.path(), &damaged).unwrap();
     let error = refusal(&world);
     assert_eq!(*error.kind(), ErrorKind::Unusable);
-    assert!(error.to_string().contains("locks.db is damaged or not a database"), "{error}");
-    assert_eq!(fs::read(world.path()).unwrap(), garbage);
+    assert!(error.to_string().contains("locks.db is damaged"), "{error}");
+    assert!(!error.to_string().contains("remove"), "{error}");
+    assert_eq!(fs::read(world.path()).unwrap(), damaged);
 }
 
 /// One would see the other's file half: its tables, but not yet the mark that it is ours.
