@@ -2,9 +2,11 @@
 //! through is the library's business ([`leasehold::fence::http`]); here are sockets, the
 //! upstream and the end.
 
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::time::Duration;
-use std::{env, fs, io, thread};
+use std::{env, io, thread};
 
 use hyper::Uri;
 use leasehold::fence::http::{FenceLayer, SqliteMarks};
@@ -109,7 +111,12 @@ fn default_marks() -> Result<PathBuf, Failure> {
         Failure::new(USAGE, "there is no HOME to keep the marks in; say where with --marks")
     })?;
     let folder = state.join("leasehold");
-    fs::create_dir_all(&folder)
+    // The user's own store is there, too: for this user only.
+    let mut create = DirBuilder::new();
+    create
+        .recursive(true)
+        .mode(0o700)
+        .create(&folder)
         .map_err(|error| Failure::broken(format!("cannot create {}", folder.display()), &error))?;
     Ok(folder.join("gate.db"))
 }

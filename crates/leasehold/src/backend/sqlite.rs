@@ -33,6 +33,7 @@ use crate::loss::Forced;
 use crate::name::Name;
 use crate::token::Token;
 
+mod access;
 mod bell;
 mod boot;
 mod claim;
@@ -136,11 +137,13 @@ impl SqliteStore {
         }
         file::refuse_second_name(path)?;
         file::refuse_mounts(path)?;
+        access::create(path);
         let explain = |fault: Fault| fault.into_error(path);
         let connection = boot::open(path, &clock, boot).map_err(explain)?;
         // Here, and not by the thread: commands that come and go end before it is done.
         housekeeping::report("checkpoint", log::checkpoint_if_long(&connection));
         let file = OpenedFile::new(path)?;
+        access::share_log(path);
         let unusable = |error: std::io::Error| {
             let message = format!("cannot use {}: {error}", path.display());
             Error::new(ErrorKind::Unavailable, message).caused_by(error)
@@ -152,7 +155,7 @@ impl SqliteStore {
             Session::new(connection, clock.clone(), viewer.clone(), &bell, chores.clone())
                 .map_err(explain)
         };
-        let bells = Bells::new(bell.clone(), folder.clone()).map_err(unusable)?;
+        let bells = Bells::new(bell.clone(), folder.clone(), path.clone()).map_err(unusable)?;
         let second = connection::insist(|| schema::connect(path)).map_err(explain)?;
         let keeper = Keeper { session: session(second)?, bells: folder };
         housekeeping::start(keeper).map_err(unusable)?;

@@ -16,6 +16,7 @@ use rustix::fs::{Mode, OFlags};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
+use super::access;
 use crate::backend::Hint;
 use crate::owner::Owner;
 
@@ -34,6 +35,8 @@ pub(super) struct Ring {
 pub(super) struct Bells {
     name: String,
     directory: PathBuf,
+    /// Who may use it may ring, too.
+    database: PathBuf,
     folder: Mutex<Option<Arc<OwnedFd>>>,
     sender: UnixDatagram,
     listener: Mutex<Option<Listener>>,
@@ -55,11 +58,11 @@ struct Desk {
 }
 
 impl Bells {
-    pub(super) fn new(name: String, directory: PathBuf) -> io::Result<Self> {
+    pub(super) fn new(name: String, directory: PathBuf, database: PathBuf) -> io::Result<Self> {
         let sender = UnixDatagram::unbound()?;
         sender.set_nonblocking(true)?;
         let (folder, listener, desk) = Default::default();
-        Ok(Self { name, directory, folder, sender, listener, desk })
+        Ok(Self { name, directory, database, folder, sender, listener, desk })
     }
 
     /// Tells whoever has this bell to look; errors are ignored, for they poll.
@@ -126,8 +129,10 @@ impl Bells {
 
     fn bind_socket(&self) -> io::Result<UnixDatagram> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+        access::follow(&self.directory, &self.database);
         *self.folder.lock() = None;
         let socket = UnixDatagram::bind(address(&*self.folder()?, &self.name))?;
+        access::follow(&self.directory.join(&self.name), &self.database);
         socket.set_nonblocking(true)?;
         Ok(socket)
     }
@@ -215,7 +220,7 @@ impl Drop for Seat {
 /// Removes the sockets in which nobody listens any more: their processes were killed.
 pub(super) fn sweep(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
-    let Ok(probe) = Bells::new(String::new(), directory.to_owned()) else { return };
+    let Ok(probe) = Bells::new(String::new(), directory.to_owned(), PathBuf::new()) else { return };
     let Ok(folder) = probe.folder() else { return };
     for entry in entries.flatten() {
         let Some(bell) = entry.file_name().to_str().map(str::to_owned) else { continue };
@@ -231,7 +236,7 @@ mod tests {
     use super::*;
 
     fn bells(name: &str, directory: &Path) -> Bells {
-        Bells::new(name.to_owned(), directory.to_owned()).unwrap()
+        Bells::new(name.to_owned(), directory.to_owned(), directory.join("locks.db")).unwrap()
     }
 
     #[tokio::test]
