@@ -144,6 +144,79 @@ fn rows_take_conditional_writes_and_keep_tombstones() {
     assert_eq!(db.query_row("select count(*) from jobs", (), |row| row.get::<_, u32>(0)), Ok(2));
 }
 
+/// The mark of a deleted row went by the key's spelling: a late lease brought the row back by
+/// another one that the table takes for the same.
+#[test]
+fn a_deleted_row_does_not_come_back_by_another_spelling_of_its_key() {
+    use rusqlite::types::Value;
+    let text = |text: &str| Value::Text(text.to_owned());
+    let real = Value::Real;
+    let integer = Value::Integer;
+    for (column, deleted, other) in [
+        ("text collate nocase", text("Ada"), text("aDA")),
+        ("text collate rtrim", text("ada  "), text("ada")),
+        ("text", integer(7), text("7")),
+        ("text", real(8.5), text("8.5")),
+        ("integer", integer(7), text("7")),
+        ("integer", text(" 7.0"), integer(7)),
+        ("numeric", real(8.0), integer(8)),
+        ("numeric", text("8e0"), integer(8)),
+        ("real", integer(8), text("8.0")),
+        ("blob", real(8.0), integer(8)),
+        ("", real(-0.0), integer(0)),
+        ("integer primary key, other integer", text("8"), real(8.0)),
+    ] {
+        let db = Connection::open_in_memory().unwrap();
+        sqlite::install(&db).unwrap();
+        let table = format!(
+            "create table jobs (id {column}, fence_token integer not null);
+             create unique index one on jobs (id)"
+        );
+        db.execute_batch(&table).unwrap();
+        let jobs = Rows::new("main.Jobs", "ID");
+        sqlite::put(&db, &jobs, &deleted, NEW, &[]).unwrap();
+        sqlite::put(&db, &jobs, &other, NEW, &[]).unwrap();
+        let rows = db.query_row("select count(*) from jobs", (), |row| row.get::<_, u32>(0));
+        assert_eq!(rows, Ok(1), "{column}: the table takes {deleted:?} for {other:?}");
+        assert!(sqlite::delete(&db, &jobs, &deleted, NEW).unwrap(), "{column}: {deleted:?}");
+        let back = sqlite::put(&db, &jobs, &other, OLD, &[]);
+        assert_eq!(back.unwrap_err().stale(), Some(STALE), "{column}: {deleted:?}, {other:?}");
+        let raised = sqlite::advance_row(&db, &jobs, &other, OLD);
+        assert_eq!(raised.unwrap_err().stale(), Some(STALE), "{column}: {deleted:?}, {other:?}");
+    }
+}
+
+/// What the table tells apart has marks of its own.
+#[test]
+fn keys_that_differ_do_not_share_a_tombstone() {
+    for (column, deleted, other) in [
+        ("text", "Ada", "ada"),
+        ("text", "7", "7.0"),
+        ("text collate nocase", "ada ", "ada"),
+        ("integer", "7a", "7"),
+        ("blob", "7", "7.0"),
+    ] {
+        let db = Connection::open_in_memory().unwrap();
+        sqlite::install(&db).unwrap();
+        db.execute_batch(&format!("create table jobs (id {column} unique, fence_token integer)"))
+            .unwrap();
+        let jobs = Rows::new("jobs", "id");
+        assert!(!sqlite::delete(&db, &jobs, &deleted, NEW).unwrap());
+        sqlite::put(&db, &jobs, &other, OLD, &[]).unwrap();
+    }
+}
+
+#[test]
+fn a_key_with_a_collation_of_its_own_is_refused() {
+    let db = Connection::open_in_memory().unwrap();
+    sqlite::install(&db).unwrap();
+    db.create_collation("backwards", |one: &str, two: &str| two.cmp(one)).unwrap();
+    let table = "create table jobs (id text collate backwards unique, fence_token integer)";
+    db.execute_batch(table).unwrap();
+    let refused = sqlite::delete(&db, &Rows::new("jobs", "id"), &"a", NEW).unwrap_err();
+    assert!(refused.to_string().contains("collation backwards"), "{refused}");
+}
+
 #[test]
 fn a_transition_happens_once_and_a_dead_worker_is_taken_over() {
     let (db, jobs) = jobs();

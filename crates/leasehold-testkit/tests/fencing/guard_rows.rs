@@ -93,3 +93,28 @@ async fn a_tombstone_is_found_however_the_key_is_spelled() {
         assert!(refused.contains("cannot be fenced"), "{kind}: {refused}");
     }
 }
+
+/// Blanks at its end are no part of such a key, but were part of the mark's name.
+#[tokio::test]
+async fn a_tombstone_is_found_whatever_blanks_a_character_key_ends_with() {
+    let (server, client) = postgres().await;
+    for (at, kind) in ["bpchar", "padded", "char(5)"].into_iter().enumerate() {
+        let table = format!("codes_{at}");
+        server
+            .psql(&format!(
+                "drop domain if exists padded; create domain padded as bpchar;
+                 create table {table} (code {kind} primary key)"
+            ))
+            .unwrap();
+        guard_rows(&*client, &table, None).await.unwrap();
+        server.psql(&with_token(9, &format!("insert into {table} values ('ab ')"))).unwrap();
+        server.psql(&with_token(9, &format!("delete from {table}"))).unwrap();
+        for spelling in ["ab", "ab   "] {
+            let back = format!("insert into {table} values ('{spelling}')");
+            let error = server.psql(&with_token(8, &back)).unwrap_err();
+            assert!(error.to_string().contains("stale fencing token 8"), "{kind}: {error}");
+        }
+        server.psql(&with_token(8, &format!("insert into {table} values (' ab')"))).unwrap();
+        server.psql(&with_token(9, &format!("drop table {table}"))).unwrap();
+    }
+}

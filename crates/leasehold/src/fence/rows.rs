@@ -47,8 +47,15 @@ impl Rows {
         &self.table
     }
 
+    /// The unique column, as it was given.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn key(&self) -> &str {
+        &self.key
+    }
+
     /// The table as SQLite's marks name it, which takes `STOCK` and `main.stock` for `stock`.
-    fn plain(&self) -> String {
+    #[cfg(feature = "sqlite")]
+    pub(super) fn plain(&self) -> String {
         let name = self.table.to_lowercase();
         name.strip_prefix("main.").map_or(name.clone(), str::to_owned)
     }
@@ -60,7 +67,6 @@ impl Rows {
             .replace("{token}", &quoted(&self.token))
             .replace("{state}", &quoted(&self.state))
             .replace("{target}", &literal(&quoted_path(&self.table)))
-            .replace("{resource}", &literal(&format!("{}/", self.plain())))
     }
 
     /// An insert-if-newer of these columns; their values are the parameters from 3 on, which

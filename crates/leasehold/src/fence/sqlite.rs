@@ -22,6 +22,7 @@ pub use row::{advance_row, delete, put, update};
 pub use transition::{claim, finish};
 
 mod connection;
+mod key;
 mod outcomes;
 mod row;
 mod transition;

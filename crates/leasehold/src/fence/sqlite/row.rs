@@ -2,10 +2,12 @@
 
 use rusqlite::{Connection, OptionalExtension, ToSql};
 
-use super::{KIND, numbered, whole};
+use super::{KIND, key, numbered, whole};
 use crate::fence::error::{FenceError, signed};
 use crate::fence::rows::{ATTEMPTS, Rows};
 use crate::token::Token;
+
+const TOMBSTONE: &str = include_str!("tombstone.sql");
 
 /// Changes a row, if no newer lease has: `update … set ASSIGNMENTS where key = … and
 /// fence_token <= …`. In the assignments `?3`, `?4`, … are the parameters.
@@ -73,14 +75,16 @@ pub fn put(
 ) -> Result<(), FenceError> {
     let names: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
     let sql = rows.put(&numbered(include_str!("put.sql")), &names, '?');
-    let number = signed(token)?;
+    let sql = sql.replace("{mark}", &format!("?{}", columns.len() + 3));
+    let (number, mark) = (signed(token)?, key::mark(connection, rows, key)?);
     let mut parameters: Vec<&dyn ToSql> = vec![key, &number];
     parameters.extend(columns.iter().map(|(_, value)| *value));
+    parameters.push(&mark);
     for _ in 0..ATTEMPTS {
         if connection.prepare_cached(&sql)?.execute(parameters.as_slice())? > 0 {
             return Ok(());
         }
-        if let Some(refused) = refused(connection, rows, key, token)? {
+        if let Some(refused) = refused(connection, rows, (key, &mark), token)? {
             return Err(refused);
         }
     }
@@ -102,12 +106,12 @@ pub fn delete(
     let number = signed(token)?;
     whole(connection, || {
         let sql = |template| rows.fill(&numbered(template));
-        let parameters: [&dyn ToSql; 2] = [key, &number];
+        let mark = key::mark(connection, rows, key)?;
         // The mark first: this takes the database's write lock, so that nothing comes
         // between it and the rest.
-        let marked = connection.execute(&sql(include_str!("tombstone.sql")), parameters)?;
-        let deleted = connection.execute(&sql(include_str!("delete.sql")), parameters)?;
-        match refused(connection, rows, key, token)? {
+        let marked = connection.execute(TOMBSTONE, (&mark, number))?;
+        let deleted = connection.execute(&sql(include_str!("delete.sql")), (key, number))?;
+        match refused(connection, rows, (key, &mark), token)? {
             Some(refused) => Err(refused),
             None => Ok(marked > 0 && deleted > 0),
         }
@@ -129,21 +133,21 @@ pub fn advance_row(
 ) -> Result<(), FenceError> {
     let number = signed(token)?;
     whole(connection, || {
-        let sql = |template| rows.fill(&numbered(template));
-        let parameters: [&dyn ToSql; 2] = [key, &number];
-        connection.execute(&sql(include_str!("tombstone.sql")), parameters)?;
-        connection.execute(&sql(include_str!("../rows/advance.sql")), parameters)?;
-        refused(connection, rows, key, token)?.map_or(Ok(()), Err)
+        let mark = key::mark(connection, rows, key)?;
+        connection.execute(TOMBSTONE, (&mark, number))?;
+        let advance = rows.fill(&numbered(include_str!("../rows/advance.sql")));
+        connection.execute(&advance, (key, number))?;
+        refused(connection, rows, (key, &mark), token)?.map_or(Ok(()), Err)
     })
 }
 
 fn refused(
     connection: &Connection,
     rows: &Rows,
-    key: &dyn ToSql,
+    (key, mark): (&dyn ToSql, &str),
     token: Token,
 ) -> Result<Option<FenceError>, FenceError> {
     let look = rows.fill(&numbered(include_str!("seen.sql")));
-    let seen: Option<i64> = connection.query_row(&look, [key], |row| row.get(0))?;
+    let seen: Option<i64> = connection.query_row(&look, (key, mark), |row| row.get(0))?;
     Ok(seen.and_then(|seen| rows.refused(KIND, token, seen)))
 }

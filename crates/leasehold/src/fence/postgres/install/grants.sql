@@ -9,5 +9,6 @@
 revoke execute on all functions in schema leasehold_fence from public;
 grant execute on function
     leasehold_fence.presented(text), leasehold_fence.stale(text, bigint, bigint),
-    leasehold_fence.mark_of(regclass, anyelement), leasehold_fence.check_key(regtype)
+    leasehold_fence.mark_of(regclass, anyelement), leasehold_fence.check_key(regtype),
+    leasehold_fence.base_type(regtype)
     to public;

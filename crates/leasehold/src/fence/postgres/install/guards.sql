@@ -46,10 +46,14 @@ set timezone = 'UTC' set datestyle = 'ISO' set bytea_output = 'hex' as $$
 declare
     token bigint := leasehold_fence.presented(tg_argv[0]);
     key text[] := tg_argv[1]::text[];
+    -- Without a length to fill, texts of the type character are equal whatever blanks they end with.
     shows text := (
-        select format('select jsonb_build_object(%s)',
-                      string_agg(format('%L, leasehold_fence.checked(($1).%I)', c, c), ', '))
-        from unnest(key) c);
+        select format('select jsonb_build_object(%s)', string_agg(format(
+            case when a.atttypmod < 0 and leasehold_fence.base_type(a.atttypid) = 'bpchar'::regtype
+                then '%L, rtrim(leasehold_fence.checked(($1).%I)::text, '' '')'
+                else '%L, leasehold_fence.checked(($1).%I)' end, c, c), ', '))
+        from unnest(key) c
+        left join pg_attribute a on a.attrelid = tg_relid and a.attname = c);
     shown jsonb;
     before text;
     after text;

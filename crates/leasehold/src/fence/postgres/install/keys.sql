@@ -1,7 +1,6 @@
--- Whether equal values of a type are spelled alike, as those of a key must be: or its row has
--- one mark by one spelling and none by the other. (1 day is 24 hours, 0 is -0.)
-create or replace function leasehold_fence.check_key(of_type regtype)
-returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
+-- The type below a domain.
+create or replace function leasehold_fence.base_type(of_type regtype)
+returns regtype language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
     base oid := of_type;
     kind "char";
@@ -11,7 +10,16 @@ begin
         from pg_type where oid = base;
         exit when kind <> 'd';
     end loop;
-    if base::regtype not in (
+    return base;
+end
+$$;
+
+-- Whether equal values of a type are spelled alike, as those of a key must be: or its row has
+-- one mark by one spelling and none by the other. (1 day is 24 hours, 0 is -0.)
+create or replace function leasehold_fence.check_key(of_type regtype)
+returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    if leasehold_fence.base_type(of_type) not in (
         'smallint', 'integer', 'bigint', 'numeric', 'oid', 'boolean', 'text', 'varchar', 'bpchar',
         'name', 'bytea', 'uuid', 'date', 'timestamp', 'timestamptz', 'inet', 'macaddr')
     then
@@ -56,7 +64,8 @@ $$;
 
 -- Raises the mark of one row of a table that has a fence for each row. The key as JSON:
 -- select leasehold_fence.advance_row('public.seats', '{"hall": 1, "seat": 7}', 34)
--- Times with a zone are spelled in UTC: 2026-01-31T12:00:00+00:00.
+-- Times with a zone are spelled in UTC: 2026-01-31T12:00:00+00:00. Texts of the type character have
+-- the blanks that their length gives them, and none without a length.
 create or replace function leasehold_fence.advance_row(
     of_resource text, key jsonb, with_token bigint)
 returns bigint language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
