@@ -14,19 +14,27 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use crate::args::Gate;
-use crate::exit::{Failure, UNREACHABLE, USAGE, tell};
+use crate::exit::{Failure, UNREACHABLE, USAGE, killed_by, tell};
 use crate::plan::checked;
 use crate::signals::Signals;
+use underway::Underway;
 use worker::Worker;
 
 mod hops;
 mod proxy;
+mod underway;
 mod upload;
 mod upstream;
 mod worker;
 
-/// How long requests that are under way have to end after a signal.
-const GRACE: Duration = Duration::from_secs(10);
+/// How long clients may go on to send their requests after a signal. The service may take its
+/// time for what it has: whoever starts the next gate must be able to rely on it that nothing older
+/// is under way.
+const GRACE: Duration = Duration::from_secs(5);
+/// For everything else.
+const MARGIN: Duration = Duration::from_secs(1);
+/// So many requests are named at the end.
+const NAMED: usize = 5;
 /// A pause after a failed accept: out of descriptors, most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -55,16 +63,45 @@ pub(crate) fn gate(args: Gate) -> Result<u8, Failure> {
         let workers = (0..cores)
             .map(|_| Worker::start(fence.clone(), upstream.clone(), &args, running.clone()));
         let workers = workers.collect::<io::Result<Vec<_>>>().map_err(broken)?;
+        let underway: Vec<Underway> = workers.iter().map(Worker::underway).collect();
         drop(running);
         tell(format!("the gate is at http://{here}, in front of {}", args.upstream));
         tokio::select! {
             () = accept(listener, workers) => {}
             signal = signals.next() => tracing::info!(target: "leasehold", ?signal, "the gate closes"),
         }
-        // The workers were dropped; this ends when the last of their threads has.
-        let _ = tokio::time::timeout(GRACE, ran.recv()).await;
-        Ok(0)
+        // The workers were dropped, and let nothing more through. They end with their last request;
+        // after this time there can only be answers that their clients are slow to read.
+        let left = || underway.iter().flat_map(Underway::describe).collect::<Vec<_>>();
+        let limit = args.upstream_timeout.saturating_add(GRACE + MARGIN);
+        if let count @ 1.. = left().len() {
+            let most = humantime::format_duration(limit);
+            tell(format!(
+                "the gate closes, and waits at most {most} for requests that are under way \
+                 ({count}); another signal ends it at once"
+            ));
+        }
+        tokio::select! {
+            _ = ran.recv() => Ok(0),
+            () = tokio::time::sleep(limit) => Ok(0),
+            signal = signals.next() => match left() {
+                left if left.is_empty() => Ok(0),
+                left => Err(Failure::new(killed_by(signal.as_raw()), unfinished(&left))),
+            },
+        }
     })
+}
+
+/// What the gate leaves behind that does not wait.
+fn unfinished(left: &[String]) -> String {
+    let (count, named) = (left.len(), &left[..left.len().min(NAMED)]);
+    let more = if count > NAMED { "; and others" } else { "" };
+    format!(
+        "the gate ended while requests were under way ({count}): {}{more}; the service may still \
+         act on them, so start no other gate in front of it before they are over, or a newer token \
+         gets past them",
+        named.join("; ")
+    )
 }
 
 /// Gives each connection to the worker that has the fewest.

@@ -16,8 +16,10 @@ use tokio::sync::watch;
 use tower::Service;
 
 use super::hops;
-use super::upload::{Turn, Upload};
+use super::underway::Underway;
+use super::upload::{Stopped, Turn, Upload};
 use super::upstream::{Failed, Upstream};
+use super::worker::Phase;
 use crate::exit::Chain;
 
 type Sent = FencedBody<Incoming>;
@@ -35,18 +37,31 @@ struct Shared {
     timeout: Duration,
     /// Held while a request is under way, also by one whose client went away: the worker waits
     /// at its end until nobody holds one.
-    _ended: watch::Receiver<()>,
+    phase: watch::Receiver<Phase>,
+    underway: Underway,
 }
 
 impl Proxy {
     /// Must be called in the runtime that its requests run in.
-    pub(super) fn new(upstream: Uri, timeout: Duration, ended: watch::Receiver<()>) -> Self {
+    pub(super) fn new(
+        upstream: Uri,
+        timeout: Duration,
+        phase: watch::Receiver<Phase>,
+        underway: Underway,
+    ) -> Self {
         let host = upstream.authority().and_then(|host| HeaderValue::try_from(host.as_str()).ok());
-        Self(Arc::new(Shared { upstream: Upstream::new(upstream), host, timeout, _ended: ended }))
+        let upstream = Upstream::new(upstream);
+        Self(Arc::new(Shared { upstream, host, timeout, phase, underway }))
     }
 
     async fn pass_on(self, mut request: Request<Sent>) -> Answer {
         let Self(shared) = self;
+        // It may have waited for an older one until now.
+        if *shared.phase.borrow() != Phase::Open {
+            let why = "The gate closes: nothing was done";
+            return problem(StatusCode::SERVICE_UNAVAILABLE, "gate-closes", why);
+        }
+        let _entry = shared.underway.enter(&request);
         let Some(path) = request.uri().path_and_query() else {
             let why = "The gate passes on requests for a path only";
             return problem(StatusCode::NOT_IMPLEMENTED, "not-passed-on", why);
@@ -61,24 +76,28 @@ impl Proxy {
         let (parts, body) = request.into_parts();
         let (body, turn) = Upload::new(body);
         let answer = shared.upstream.send(Request::from_parts(parts, body));
-        match within(shared.timeout, turn, answer).await {
-            Some(Ok(mut response)) => {
+        match within(shared.timeout, turn, shared.phase.clone(), answer).await {
+            Ok(Ok(mut response)) => {
                 hops::forward(response.headers_mut(), None);
                 response.map(Either::Left)
             }
-            Some(Err(Failed::Unreached(error))) => {
+            Ok(Err(Failed::Unreached(error))) => {
                 let error = Chain(&*error);
                 tracing::warn!(target: "leasehold", %error, "the upstream cannot be reached");
                 let why = "The service cannot be reached: nothing was done";
                 problem(StatusCode::BAD_GATEWAY, "upstream-unreachable", why)
             }
-            Some(Err(Failed::Broken(error))) => {
+            Ok(Err(Failed::Broken(error))) => {
                 let error = Chain(&error);
                 tracing::warn!(target: "leasehold", %error, "the upstream failed");
                 let why = "The service did not answer; it may have acted";
                 problem(StatusCode::BAD_GATEWAY, "upstream-failed", why)
             }
-            None => {
+            Err(Stopped::Closing) => {
+                let why = "The gate closes: the service did not get the whole request";
+                problem(StatusCode::SERVICE_UNAVAILABLE, "gate-closes", why)
+            }
+            Err(Stopped::Idle) => {
                 let why = "The service did not answer in time; it may have acted";
                 problem(StatusCode::GATEWAY_TIMEOUT, "upstream-timeout", why)
             }
@@ -105,11 +124,16 @@ impl Service<Request<Sent>> for Proxy {
 
 /// The answer, unless the service lets us wait for so long; how long the client takes for
 /// its body does not count.
-async fn within<A>(limit: Duration, turn: Turn, answer: impl Future<Output = A>) -> Option<A> {
+async fn within<A>(
+    limit: Duration,
+    turn: Turn,
+    phase: watch::Receiver<Phase>,
+    answer: impl Future<Output = A>,
+) -> Result<A, Stopped> {
     tokio::select! {
         biased;
-        answer = answer => Some(answer),
-        () = turn.idle(limit) => None,
+        answer = answer => Ok(answer),
+        stopped = turn.stopped(limit, phase) => Err(stopped),
     }
 }
 

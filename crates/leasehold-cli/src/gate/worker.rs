@@ -16,8 +16,9 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
 use tower::{Layer, Service};
 
-use super::hops;
 use super::proxy::Proxy;
+use super::underway::Underway;
+use super::{GRACE, hops};
 use crate::args::Gate;
 
 /// A connection that was accepted.
@@ -28,10 +29,21 @@ struct Accepted {
     _open: Arc<()>,
 }
 
+/// How far the gate is with its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Open,
+    /// Nothing more is let through.
+    Closing,
+    /// And no client may go on to send: only the service's answers are waited for.
+    Cut,
+}
+
 /// Takes connections, until it is dropped; then it answers what it has begun.
 pub(super) struct Worker {
     accepted: mpsc::UnboundedSender<Accepted>,
     open: Arc<()>,
+    underway: Underway,
 }
 
 impl Worker {
@@ -45,19 +57,29 @@ impl Worker {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (accepted, accepting) = mpsc::unbounded_channel();
         let timeout = args.upstream_timeout;
+        let underway = Underway::default();
+        let entered = underway.clone();
         thread::Builder::new().name("leasehold-gate".to_owned()).spawn(move || {
             runtime.block_on(async {
-                let (ending, ended) = watch::channel(());
-                let service = fence.layer(Proxy::new(upstream, timeout, ended.clone()));
-                serve(accepting, service, ended).await;
+                let (ending, phase) = watch::channel(Phase::Open);
+                let service = fence.layer(Proxy::new(upstream, timeout, phase.clone(), entered));
+                serve(accepting, service, phase).await;
                 // Connections notice, answer what they have begun, and drop their ends; so do
                 // requests whose connection is gone.
-                let _ = ending.send(());
-                ending.closed().await;
+                let _ = ending.send(Phase::Closing);
+                if tokio::time::timeout(GRACE, ending.closed()).await.is_err() {
+                    let _ = ending.send(Phase::Cut);
+                    ending.closed().await;
+                }
             });
             drop(running);
         })?;
-        Ok(Self { accepted, open: Arc::default() })
+        Ok(Self { accepted, open: Arc::default(), underway })
+    }
+
+    /// Its requests that the service has not answered yet.
+    pub(super) fn underway(&self) -> Underway {
+        self.underway.clone()
     }
 
     /// How many connections it has.
@@ -75,17 +97,17 @@ impl Worker {
 async fn serve(
     mut accepting: mpsc::UnboundedReceiver<Accepted>,
     service: FenceService<Proxy>,
-    ended: watch::Receiver<()>,
+    phase: watch::Receiver<Phase>,
 ) {
     while let Some(accepted) = accepting.recv().await {
-        drop(tokio::spawn(connection(accepted, service.clone(), ended.clone())));
+        drop(tokio::spawn(connection(accepted, service.clone(), phase.clone())));
     }
 }
 
 async fn connection(
     accepted: Accepted,
     service: FenceService<Proxy>,
-    mut ended: watch::Receiver<()>,
+    mut phase: watch::Receiver<Phase>,
 ) {
     let Accepted { stream, peer, _open } = accepted;
     let stream = match TcpStream::from_std(stream) {
@@ -108,7 +130,7 @@ async fn connection(
     let result = tokio::select! {
         biased;
         result = serving.as_mut() => result,
-        _ = ended.changed() => {
+        _ = phase.changed() => {
             serving.as_mut().graceful_shutdown();
             serving.await
         }

@@ -5,7 +5,6 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::client::{begin, put, send};
@@ -142,22 +141,50 @@ fn a_slow_upload_does_not_count_as_the_services_time() {
     assert_eq!(service.bodies(), ["first last"]);
 }
 
+/// It ended ten seconds after the signal, and the next gate let a newer token in while the service
+/// was still at work on the older one.
 #[test]
-fn the_gate_ends_after_a_request_whose_client_went_away() {
+fn the_gate_waits_for_the_service_and_lets_nothing_more_through() {
     let (folder, service) = (TempDir::new().unwrap(), Service::start());
-    let mut gate = Gate::start(&folder, service.address, &[]);
+    let mut gate = Gate::start(&folder, service.address, &["--drain", "10m"]);
     let mut orphan = begin(gate.address, "PUT /slow", &[TOKEN_5], 5);
     orphan.send("older");
     service.arrived.recv().unwrap();
     drop(orphan);
-    kill_process(Pid::from_raw(gate.id()).unwrap(), Signal::TERM).unwrap();
+    let mut stalled = begin(gate.address, "PUT /slow", &["Fencing-Token: other;1"], 1_000);
+    stalled.send("only the beginning");
+    service.arrived.recv().unwrap();
+    let newer = thread::spawn({
+        let address = gate.address;
+        move || put(address, 6, "newer")
+    });
+    // Once the newer one has come, the older lease is shut out.
+    while put(gate.address, 5, "late").status != 412 {}
+    gate.signal();
+    assert!(gate.line().contains("under way (2)"));
     while TcpStream::connect(gate.address).is_ok() {}
-    // It does not listen any more. If it did not wait, it would be gone in no time.
-    thread::sleep(Duration::from_secs(1));
-    assert!(gate.is_running(), "the service has not answered yet");
+    let cut = stalled.answer();
+    assert_eq!(cut.status, 503, "clients may not go on for ever: {cut:?}");
+    assert!(gate.is_running() && !newer.is_finished(), "the service has not answered yet");
     service.go_on.send(()).unwrap();
+    assert_eq!(newer.join().unwrap().status, 503, "it comes again, to the next gate");
     assert_eq!(gate.end(), Some(0));
-    assert_eq!(service.bodies(), ["older"]);
+    assert!(!service.bodies().contains(&"newer".to_owned()), "{:?}", service.bodies());
+}
+
+#[test]
+fn a_second_signal_ends_the_gate_and_it_says_what_is_under_way() {
+    let (folder, service) = (TempDir::new().unwrap(), Service::start());
+    let mut gate = Gate::start(&folder, service.address, &[]);
+    let mut older = begin(gate.address, "PUT /slow", &[TOKEN_5], 5);
+    older.send("older");
+    service.arrived.recv().unwrap();
+    gate.signal();
+    assert!(gate.line().contains("another signal ends it at once"));
+    gate.signal();
+    let said = gate.line();
+    assert!(said.contains("under way (1): PUT with the token stock;5"), "{said}");
+    assert_eq!(gate.end(), Some(128 + 15));
 }
 
 #[test]
@@ -180,6 +207,6 @@ fn a_service_that_is_not_there_is_502_and_the_gate_ends_in_order() {
     let nobody = ([127, 0, 0, 1], leasehold_testkit::servers::free_port()).into();
     let mut gate = Gate::start(&folder, nobody, &[]);
     assert_eq!(put(gate.address, 5, "x").status, 502);
-    kill_process(Pid::from_raw(gate.id()).unwrap(), Signal::TERM).unwrap();
+    gate.signal();
     assert_eq!(gate.end(), Some(0));
 }

@@ -3,12 +3,13 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// A service that keeps every body it was sent, whole. It answers at once, unless the
@@ -105,6 +106,7 @@ fn serve(
 pub(crate) struct Gate {
     child: Child,
     pub(crate) address: SocketAddr,
+    stderr: BufReader<ChildStderr>,
 }
 
 impl Gate {
@@ -112,11 +114,18 @@ impl Gate {
         let mut command = command(folder.path(), upstream, more);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
         let mut said = String::new();
-        let stderr = child.stderr.take().expect("piped");
-        BufReader::new(stderr).read_line(&mut said).expect("a line");
+        let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
+        stderr.read_line(&mut said).expect("a line");
         let rest = said.split("http://").nth(1).unwrap_or_else(|| panic!("{said}"));
         let address = rest.split(',').next().and_then(|address| address.parse().ok());
-        Self { child, address: address.unwrap_or_else(|| panic!("{said}")) }
+        Self { child, address: address.unwrap_or_else(|| panic!("{said}")), stderr }
+    }
+
+    /// What it says next.
+    pub(crate) fn line(&mut self) -> String {
+        let mut said = String::new();
+        self.stderr.read_line(&mut said).expect("a line");
+        said
     }
 
     pub(crate) fn kill(mut self) {
@@ -124,8 +133,10 @@ impl Gate {
         self.child.wait().expect("ours");
     }
 
-    pub(crate) fn id(&self) -> i32 {
-        self.child.id() as i32
+    /// Asks it to end.
+    pub(crate) fn signal(&self) {
+        let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
+        kill_process(pid, Signal::TERM).expect("ours");
     }
 
     pub(crate) fn is_running(&mut self) -> bool {
