@@ -341,7 +341,8 @@ impl<'a> NodeTie<'a> {
             "found" => Order::Found,
             "seal" => Order::Seal,
             "install" => Order::Install { token: floor },
-            "readmit" => Order::Readmit,
+            // The model knows no time: what comes too early is like a step that is not taken.
+            "readmit" if self.marker.has_waited(self.world.micros()) => Order::Readmit,
             _ => Order::Release { owner: u8::MAX },
         };
         let request = Request { epoch, list: its_list, order };
@@ -363,7 +364,8 @@ impl<'a> NodeTie<'a> {
             }
             (Order::Found, true) => self.marker = Marker { run, ..Marker::default() },
             (Order::Install { .. }, true) => {
-                self.marker = Marker { longest, ceiling: floor, floor, run };
+                let since = self.world.micros();
+                self.marker = Marker { longest, ceiling: floor, floor, run, since };
             }
             _ => {}
         }

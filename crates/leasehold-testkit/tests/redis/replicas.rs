@@ -87,3 +87,14 @@ async fn a_lease_is_given_back_when_the_replicas_cannot_be_asked() {
     assert!(error.to_string().contains("replicas"), "{error}");
     until_nothing_is_held(&locks).await;
 }
+
+/// A server that does not know the script yet confirms in the same go.
+#[tokio::test]
+async fn the_first_lease_on_a_server_is_granted_once() {
+    let (master, _replica, locks) = replicated().await;
+    let lease = locks.lock("a").ttl(LONG).acquire().await.unwrap();
+    let stats = master.cli(&["info", "commandstats"]).unwrap();
+    let deleted = stats.lines().any(|line| line.starts_with("cmdstat_del:"));
+    assert!(!deleted, "the lease was given back and taken again: {stats}");
+    assert_eq!(master.cli(&["get", "lock:a"]).unwrap(), lease.owner().to_string());
+}

@@ -120,7 +120,10 @@ async fn a_founding_that_stopped_halfway_is_finished() {
             if place >= begun {
                 node.cli(&["set", "leasehold:node:lock:", &noticed]).unwrap();
             } else {
-                let member = format!("{} 0 0 0 0", noticed.replace("noticed", "member"));
+                let info = node.cli(&["info", "server"]).unwrap();
+                let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap();
+                let member = noticed.replace("noticed", "member");
+                let member = format!("{member} 0 0 0 0 {}-", run.trim_end());
                 node.cli(&["set", "leasehold:node:lock:", &member]).unwrap();
             }
         }
@@ -216,4 +219,64 @@ async fn nodes_that_were_all_restarted_wait_for_an_operator() {
     assert!(findings.iter().any(|finding| finding.what == "3 of 3 nodes vote"), "{findings:?}");
     let after = connect(three.url()).await.lock("a").ttl(LONG).acquire().await.unwrap();
     assert!(after.token() > token);
+}
+
+/// The wait counts at the node, not in one client: clients that come and go bring it back too.
+#[tokio::test]
+async fn clients_that_come_and_go_bring_a_node_back() {
+    let mut three = nodes(3, &[]);
+    client(&three).await.lock("a").ttl(SHORT).acquire().await.unwrap().release().await.unwrap();
+    three.nodes[0].kill();
+    three.nodes[0].restart().unwrap();
+    let back = async || {
+        drop(client(&three).await);
+        marker(&three.nodes[0]).starts_with("member ")
+    };
+    eventually("it votes again", back).await;
+}
+
+/// A node that waits may vote again although another one has been restarted meanwhile.
+#[tokio::test]
+async fn nodes_that_are_restarted_one_after_the_other_vote_again() {
+    let mut three = nodes(3, &[]);
+    let locks = client(&three).await;
+    let before = locks.lock("a").ttl(SHORT).acquire().await.unwrap();
+    let token = before.token();
+    before.release().await.unwrap();
+    for (place, standing) in [(0, "joining "), (1, "restarted ")] {
+        three.nodes[place].cli(&["save"]).unwrap();
+        three.nodes[place].kill();
+        three.nodes[place].restart().unwrap();
+        let seen = async || {
+            let _ = locks.lock("b").ttl(SHORT).try_acquire().await;
+            marker(&three.nodes[place]).starts_with(standing)
+        };
+        eventually("somebody noticed the restart", seen).await;
+    }
+    let all = async || {
+        let _ = locks.lock("b").ttl(SHORT).try_acquire().await;
+        three.nodes.iter().all(|node| marker(node).starts_with("member "))
+    };
+    eventually("all vote again", all).await;
+    let after = within_bound("the lock", locks.lock("a").acquire()).await.unwrap();
+    assert!(after.token() > token);
+}
+
+/// An operator's repair that was interrupted goes on.
+#[tokio::test]
+async fn a_repair_that_was_interrupted_goes_on() {
+    let mut three = nodes(3, &[]);
+    client(&three).await.lock("a").ttl(SHORT).acquire().await.unwrap().release().await.unwrap();
+    for node in &mut three.nodes {
+        node.cli(&["save"]).unwrap();
+        node.kill();
+        node.restart().unwrap();
+    }
+    let url = three.url();
+    let repairing = tokio::spawn(async move { repair(&url, Clock::boot()).await });
+    let waits = async || three.nodes.iter().all(|node| marker(node).starts_with("joining "));
+    eventually("all nodes wait", waits).await;
+    repairing.abort();
+    let findings = within_bound("the repair", repair(&three.url(), Clock::boot())).await.unwrap();
+    assert!(findings.iter().any(|finding| finding.what == "3 of 3 nodes vote"), "{findings:?}");
 }

@@ -20,6 +20,8 @@ pub(super) struct Marker {
     pub(super) floor: u64,
     /// The run of the server that wrote it, and whether that syncs every write.
     pub(super) run: String,
+    /// Since when it waits to be readmitted, in µs.
+    pub(super) since: u64,
 }
 
 impl Marker {
@@ -31,6 +33,11 @@ impl Marker {
         }
     }
 
+    /// Whether it has waited for the longest TTL, and for what clocks may differ in their pace.
+    pub(super) fn has_waited(&self, micros: u64) -> bool {
+        self.longest == 0 || micros - self.since >= self.longest * 1020 + 10_000
+    }
+
     /// A number that no token of a lock is above whose record has expired, or never was.
     pub(super) fn above_all_expired(&self, micros: u64) -> u64 {
         self.floor.max(self.ceiling.min(micros - RETENTION))
@@ -39,11 +46,13 @@ impl Marker {
     /// As the server keeps it.
     pub(super) fn text(&self, node: &Node<u64>) -> String {
         let (list, epoch) = (list(node.list), node.epoch);
-        let Self { longest, ceiling, floor, run } = self;
+        let Self { longest, ceiling, floor, run, since } = self;
         let standing = match node.standing {
             Standing::Blank => return String::new(),
             Standing::Noticed => return format!("noticed {list}"),
-            Standing::Joining => "joining",
+            Standing::Joining => {
+                return format!("joining {list} {epoch} {longest} {ceiling} {floor} {run} {since}");
+            }
             Standing::Restarted => "restarted",
             Standing::Member => "member",
         };

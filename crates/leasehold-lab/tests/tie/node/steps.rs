@@ -92,7 +92,9 @@ impl Step {
             73..88 => {
                 let word = WORDS[random.usize(..WORDS.len())];
                 let epoch = [0, 0, 1, 1, 2, -1][random.usize(..6)];
-                let (list, longest) = (u8::from(random.u8(..10) == 0), 1000 * random.u64(1..20));
+                let list = u8::from(random.u8(..10) == 0);
+                // With 0 there is nothing to wait for.
+                let longest = if random.bool() { 0 } else { 1000 * random.u64(1..20) };
                 let (floor, keeps) = (Mark::random(random), random.u8(..4) > 0);
                 Self::Stand { word, list, epoch, longest, floor, keeps }
             }

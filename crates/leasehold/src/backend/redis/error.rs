@@ -157,14 +157,19 @@ impl Login {
 /// Why there is no connection: nothing was sent.
 pub(super) fn not_connected(address: &str, login: Login, error: RedisError) -> Error {
     let there_is_none = || format!("cannot connect to {address}");
-    let (kind, message) = match (error.code(), error.kind()) {
+    let (kind, message) = match (code_of(&error), error.kind()) {
         (Some("NOAUTH"), _) => (ErrorKind::Unusable, login.missing(address)),
         (Some("WRONGPASS"), _) | (_, Cause::AuthenticationFailed) => {
             (ErrorKind::Unusable, login.wrong(address))
         }
-        (Some("NOPERM"), _) | (_, Cause::InvalidClientConfig) => {
-            (ErrorKind::Unusable, there_is_none())
+        (Some("NOPERM"), _) => {
+            let message = format!(
+                "the user in the URL may not do what every connection to {address} begins with: see \
+                 the permissions in the documentation of this store"
+            );
+            (ErrorKind::Unusable, message)
         }
+        (_, Cause::InvalidClientConfig) => (ErrorKind::Unusable, there_is_none()),
         (_, Cause::RESP3NotSupported) => {
             let message =
                 format!("{address} is older than Redis 6.0.6, which is the least that works");

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use super::examine::refuse_unsafe;
 use super::info::Info;
 use super::keys::Keys;
+use super::server::KEEPS;
 use super::url::Settings;
 use crate::backend::{
     Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Release, Renewal, Reply, Turn,
@@ -30,7 +31,7 @@ use crate::owner::Owner;
 use crate::token::Token;
 
 use bids::Bids;
-use mend::{Joining, Next};
+use mend::Next;
 use node::{Node, Said};
 pub use repair::repair;
 #[doc(hidden)]
@@ -188,7 +189,7 @@ impl RedlockStore {
     async fn check_nodes(&self) -> Result<bool> {
         let asked =
             self.nodes.iter().map(|node| async move { (node, Info::ask(&node.server).await) });
-        let mut persists = true;
+        let mut keeps = true;
         for (node, info) in futures_util::future::join_all(asked).await {
             // Those that do not answer are counted when it comes to the vote.
             let Ok(info) = info else { continue };
@@ -200,16 +201,16 @@ impl RedlockStore {
                 );
                 return Err(Error::new(ErrorKind::Refused, message));
             }
-            persists &= info.persists();
+            keeps &= node.server.live().await.is_ok_and(|live| live.keeps == KEEPS);
         }
-        Ok(persists)
+        Ok(keeps)
     }
 
     /// Makes sure that a majority votes; founds the store if no node ever has.
     async fn join(&self) -> Result<()> {
         let patience = self.settings.timeout + self.settings.timeout;
         let until = self.clock.now() + patience;
-        let (mut joining, mut stuck) = (Joining::new(), 0);
+        let mut stuck = 0;
         loop {
             let survey = self.step(&self.nodes, Step::Look).await;
             self.learn(&survey);
@@ -219,11 +220,15 @@ impl RedlockStore {
             let voters = survey.members(&self.list).len();
             if voters >= self.majority && !foreign {
                 if voters < self.nodes.len() {
+                    // Here, not only in the background: all clients may be short-lived.
+                    if survey.stands().count() > voters {
+                        self.mend_once().await;
+                    }
                     self.mending.notify_one();
                 }
                 return Ok(());
             }
-            let next = if foreign { Next::Stuck } else { self.mend_once(&mut joining).await };
+            let next = if foreign { Next::Stuck } else { self.mend_once().await };
             match next {
                 Next::Nothing => {}
                 Next::Again(pause) if self.clock.now() < until => {

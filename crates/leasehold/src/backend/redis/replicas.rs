@@ -111,9 +111,12 @@ impl Replicas {
             asked = self.server.ask_all(&commands(loading(&questions[0].renewal))).await;
         }
         let mut answers = asked?;
-        match answers.pop() {
-            Some(Value::Int(count)) if answers.len() == questions.len() => {
-                Ok((answers, u32::try_from(count).unwrap_or(0)))
+        let count = answers.pop();
+        // The answer to SCRIPT LOAD may come before them.
+        let renewed = answers.len().checked_sub(questions.len()).map(|at| answers.split_off(at));
+        match (renewed, count) {
+            (Some(renewed), Some(Value::Int(count))) => {
+                Ok((renewed, u32::try_from(count).unwrap_or(0)))
             }
             _ => Err(Failure::Unanswered(unexpected())),
         }

@@ -32,6 +32,11 @@ const FAILS_FAST_FOR: Duration = Duration::from_millis(100);
 /// How many requests may wait for the connection's own task.
 const PIPELINE: usize = 1024;
 
+/// Of a server that syncs every write before it answers, in markers.
+pub(super) const KEEPS: &str = "+";
+/// Of one that does not.
+const FORGETS: &str = "-";
+
 /// One server.
 pub(super) struct Server {
     pub(super) host: Host,
@@ -86,7 +91,7 @@ struct State {
 pub(super) struct Live {
     pub(super) connection: Connection,
     health: Arc<Health>,
-    /// Of a voter: `+` if it syncs every write before it answers, otherwise `-`.
+    /// Of a voter: whether it [`KEEPS`] every write.
     pub(super) keeps: &'static str,
 }
 
@@ -307,9 +312,9 @@ impl Server {
                 return Err(Error::new(ErrorKind::Unreachable, message));
             }
         }
-        let mut keeps = "-";
+        let mut keeps = FORGETS;
         if let Role::Voter { marker, standing, .. } = &self.role {
-            keeps = if keeps_every_write(&mut connection).await { "+" } else { "-" };
+            keeps = if keeps_every_write(&mut connection).await { KEEPS } else { FORGETS };
             let mut arrival = Call::new(standing, 0, 1);
             arrival.arg(marker).arg("arrive").arg("").arg(keeps);
             connection.ask_all(&arrival.with_script()).await.map_err(failed)?;
@@ -388,7 +393,9 @@ impl Server {
 
 /// Whether all that the server ever answered is on its disk. One that does not tell may not.
 async fn keeps_every_write(connection: &mut Connection) -> bool {
-    for (setting, wanted) in [("appendonly", "yes"), ("appendfsync", "always")] {
+    let wanted =
+        [("appendonly", "yes"), ("appendfsync", "always"), ("no-appendfsync-on-rewrite", "no")];
+    for (setting, wanted) in wanted {
         let said = connection.ask(redis::cmd("CONFIG").arg("GET").arg(setting)).await;
         let said = said.ok().and_then(|said| value_of(&said));
         if said.as_deref() != Some(wanted) {

@@ -525,6 +525,6 @@ $$;
 
 -- Which of their revisions these functions are.
 create or replace function leasehold.revision() returns integer
-language sql immutable as $$ select 7 $$;
+language sql immutable as $$ select 8 $$;
 
 insert into leasehold.meta (version) values (1) on conflict do nothing;

@@ -46,7 +46,7 @@ impl RedlockStore {
                     Renewal::Renewed(Proof { at, valid_for })
                 }
                 Some(false) => Renewal::NotYours(reason(&answers, item)),
-                None => return Err(answers.no_majority()),
+                None => return Err(answers.no_majority(&self.nodes)),
             });
         }
         Ok(renewals)
@@ -83,7 +83,7 @@ impl RedlockStore {
             releases.push(match self.outcome(&answers, item, yes) {
                 Some(true) => Release::Released,
                 Some(false) => Release::NotHeld,
-                None => return Err(answers.no_majority()),
+                None => return Err(answers.no_majority(&self.nodes)),
             });
         }
         Ok(releases)

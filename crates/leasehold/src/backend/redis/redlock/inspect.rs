@@ -43,7 +43,7 @@ impl RedlockStore {
             self.consult(call, names.len(), self.settings.timeout, |_, pending| pending == 0);
         let answers = answers.await;
         if answers.given.len() < self.majority {
-            return Err(answers.no_majority());
+            return Err(answers.no_majority(&self.nodes));
         }
         let looks = names.iter().enumerate().map(|(item, name)| {
             let seen = answers.given.iter().filter_map(|answers| answers.get(item)).map(Seen::read);

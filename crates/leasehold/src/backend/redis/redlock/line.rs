@@ -104,6 +104,10 @@ impl RedlockStore {
             pending == 0 || answers.count(0, done) >= self.majority
         });
         let answers = answers.await;
-        if answers.count(0, done) >= self.majority { Ok(()) } else { Err(answers.no_majority()) }
+        if answers.count(0, done) >= self.majority {
+            Ok(())
+        } else {
+            Err(answers.no_majority(&self.nodes))
+        }
     }
 }

@@ -6,12 +6,11 @@
 //!
 //! *Recovery.* A majority of voters is sealed with a new epoch, which ends what older
 //! requests could still do; those nodes are told the highest token of these and the
-//! longest TTL ever granted; when that has passed, no lease of an older epoch can be left,
+//! longest TTL ever granted; when that has passed by their own clocks, no lease of an older epoch can be left,
 //! and they vote again. Any client can take over from any step.
 //!
 //! What is left to an operator: voters that are no majority any more.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -19,7 +18,6 @@ use super::RedlockStore;
 use super::node::Node;
 use super::standing::Standing;
 use super::survey::{Step, Survey};
-use crate::clock::Moment;
 
 /// The pause after a step that did not bring a node back.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -38,19 +36,15 @@ pub(super) enum Next {
     Stuck,
 }
 
-/// The nodes that were seen waiting, in which epoch, and since when.
-pub(super) type Joining = HashMap<usize, (u64, Moment)>;
-
 /// Mends for as long as the store lives, when somebody noticed that there is something.
 pub(super) async fn mend(store: Weak<RedlockStore>, nudged: Arc<tokio::sync::Notify>) {
-    let mut joining = Joining::new();
     loop {
         nudged.notified().await;
         loop {
             let Some(store) = store.upgrade() else { return };
             // Many clients notice it at once: the first one may have done it by then.
             store.clock.sleep(Duration::from_millis(fastrand::u64(0..100))).await;
-            let next = store.mend_once(&mut joining).await;
+            let next = store.mend_once().await;
             let clock = store.clock.clone();
             drop(store);
             match next {
@@ -67,7 +61,7 @@ pub(super) async fn mend(store: Weak<RedlockStore>, nudged: Arc<tokio::sync::Not
 
 impl RedlockStore {
     /// Does what can be done now.
-    pub(super) async fn mend_once(&self, joining: &mut Joining) -> Next {
+    pub(super) async fn mend_once(&self) -> Next {
         let survey = self.step(&self.nodes, Step::Look).await;
         self.learn(&survey);
         let foreign = |standing: &Standing| {
@@ -77,10 +71,15 @@ impl RedlockStore {
             return Next::Stuck;
         }
         let members = survey.members(&self.list);
-        if members.len() < self.majority {
-            return self.found(&survey).await;
-        }
         let epoch = members.iter().map(|(_, known)| known.epoch).max().unwrap_or(0);
+        if members.len() < self.majority {
+            // Others may have been lost while some waited: these know all that was granted
+            // before, and those that are left what was granted since.
+            return match survey.joining().map(|known| known.epoch).max() {
+                Some(waiting) => self.recover(&survey, epoch.max(waiting)).await,
+                None => self.found(&survey).await,
+            };
+        }
         let lagging: Vec<_> = members
             .iter()
             .filter(|(_, known)| known.epoch < epoch)
@@ -90,7 +89,7 @@ impl RedlockStore {
             // A recovery stopped halfway, or passed them by.
             self.step(&lagging, Step::Seal { epoch }).await;
         }
-        self.recover(&survey, epoch, joining).await
+        self.recover(&survey, epoch).await
     }
 
     /// Where there is no majority of voters: perhaps there has never been one.
@@ -118,30 +117,23 @@ impl RedlockStore {
         }
     }
 
-    pub(super) async fn recover(&self, survey: &Survey, epoch: u64, joining: &mut Joining) -> Next {
-        let now = self.clock.now();
+    /// Readmits nodes that have waited for long enough, and tells empty ones where to go on if
+    /// there is a majority to learn it from.
+    pub(super) async fn recover(&self, survey: &Survey, epoch: u64) -> Next {
         let mut empty: Vec<Arc<Node>> = Vec::new();
         let mut wait: Option<Duration> = None;
         let mut ready = Vec::new();
         for (node, stand) in survey.stands() {
             match &stand.standing {
                 Standing::Joining(known) if known.epoch == epoch => {
-                    let seen = joining.entry(node.index).or_insert((epoch, now));
-                    if seen.0 != epoch {
-                        *seen = (epoch, now);
-                    }
-                    let longest = wait_out(known.longest);
-                    let waited = seen.1.until(now);
-                    if waited >= longest {
+                    let left = known.left(stand.clock);
+                    if left.is_zero() {
                         ready.push(node.clone());
                     } else {
-                        let left = longest - waited;
                         wait = Some(wait.map_or(left, |wait| wait.min(left)));
                     }
                 }
-                Standing::Member(_) => {
-                    joining.remove(&node.index);
-                }
+                Standing::Member(_) => {}
                 _ => empty.push(node.clone()),
             }
         }
@@ -152,14 +144,16 @@ impl RedlockStore {
                 }
             }
         }
-        if empty.is_empty() {
-            return match (wait, ready.is_empty()) {
-                (Some(wait), _) => Next::Again(wait),
-                (None, false) => Next::Again(Duration::from_millis(1)),
-                (None, true) => Next::Nothing,
-            };
+        let majority = survey.members(&self.list).len() >= self.majority;
+        if majority && !empty.is_empty() {
+            return self.install(survey, &empty, epoch + 1).await;
         }
-        self.install(survey, &empty, epoch + 1).await
+        match wait {
+            Some(wait) => Next::Again(wait.max(SHORT)),
+            None if !ready.is_empty() => Next::Again(SHORT),
+            None if empty.is_empty() => Next::Nothing,
+            None => Next::Stuck,
+        }
     }
 
     /// Seals the voters, and tells empty nodes where to go on.
@@ -189,10 +183,10 @@ impl RedlockStore {
         if known.len() < enough {
             return Next::Again(PAUSE);
         }
-        // What restarted nodes still know is old, but where an operator wants to go on without a
+        // What the others still know may be old, but where an operator wants to go on without a
         // majority there may be nothing else.
         let older = survey.stands().filter_map(|(_, stand)| match &stand.standing {
-            Standing::Restarted(known) => Some(known),
+            Standing::Restarted(known) | Standing::Joining(known) => Some(known),
             _ => None,
         });
         let known: Vec<_> = known.into_iter().chain(older).collect();
@@ -204,15 +198,9 @@ impl RedlockStore {
         for (node, stand) in self.step(empty, step).await.stands() {
             if stand.done {
                 tracing::warn!(node = %node.name(), epoch, longest_ttl_ms = longest,
-                    "a redlock node had lost data: it votes again after the longest TTL");
+                    "a redlock node may have lost data: it votes again after the longest TTL");
             }
         }
-        // The next look sees them waiting, and counts from then.
-        Next::Again(Duration::from_millis(1))
+        Next::Again(SHORT)
     }
-}
-
-/// The longest TTL, and what clocks may differ in their pace.
-fn wait_out(longest: Duration) -> Duration {
-    if longest.is_zero() { longest } else { longest + longest / 50 + Duration::from_millis(10) }
 }

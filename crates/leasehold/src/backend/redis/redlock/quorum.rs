@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::super::script::Call;
 use super::RedlockStore;
-use super::node::{Given, Said};
+use super::node::{Given, Node, Said};
 use super::poll::Poll;
 use super::verdict::{NodeVerdict, NodeVerdicts};
 use crate::error::Error;
@@ -20,7 +20,6 @@ pub(super) struct Answers {
     /// For each node that did what was asked: an answer for each item.
     pub(super) given: Vec<Given>,
     said: Vec<Option<NodeVerdict>>,
-    names: Vec<String>,
 }
 
 impl Answers {
@@ -30,9 +29,10 @@ impl Answers {
     }
 
     /// Why there is no verdict.
-    pub(super) fn no_majority(self) -> Error {
+    pub(super) fn no_majority(self, nodes: &[Arc<Node>]) -> Error {
         let said = self.said.into_iter().map(|said| said.unwrap_or(NodeVerdict::TimedOut));
-        NodeVerdicts(self.names.into_iter().zip(said).collect()).no_majority().outcome_unknown()
+        let names = nodes.iter().map(|node| node.name());
+        NodeVerdicts(names.zip(said).collect()).no_majority().outcome_unknown()
     }
 }
 
@@ -47,8 +47,7 @@ impl RedlockStore {
         limit: Duration,
         decided: impl Fn(&Answers, usize) -> bool,
     ) -> Answers {
-        let names = || self.nodes.iter().map(|node| node.name()).collect();
-        let mut answers = Answers { given: Vec::new(), said: Vec::new(), names: Vec::new() };
+        let mut answers = Answers { given: Vec::new(), said: Vec::new() };
         for round in 1..=EPOCHS {
             answers.given.clear();
             answers.said = vec![None; self.nodes.len()];
@@ -70,7 +69,6 @@ impl RedlockStore {
                 break;
             }
         }
-        answers.names = names();
         answers
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::url::Settings;
 use super::RedlockStore;
-use super::mend::{Joining, Next};
+use super::mend::Next;
 use super::standing::Standing;
 use super::survey::{Step, Survey};
 use super::{STORE, mend};
@@ -35,25 +35,25 @@ pub async fn repair(url: &str, clock: Clock) -> Result<Vec<Finding>> {
 
 impl RedlockStore {
     async fn repair(self) -> Result<Vec<Finding>> {
-        let mut joining = Joining::new();
         let mut findings = Vec::new();
         let mut forced = false;
         loop {
             let survey = self.step(&self.nodes, Step::Look).await;
             let voters = survey.members(&self.list).len();
-            let is_restarted = |standing: &Standing| matches!(standing, Standing::Restarted(_));
-            let restarted =
-                survey.stands().filter(|(_, stand)| is_restarted(&stand.standing)).count();
-            let next = self.mend_once(&mut joining).await;
+            let knows = |standing: &Standing| {
+                matches!(standing, Standing::Restarted(_) | Standing::Joining(_))
+            };
+            let others = survey.stands().filter(|(_, stand)| knows(&stand.standing)).count();
+            let next = self.mend_once().await;
             match next {
                 Next::Nothing => break,
                 Next::Again(pause) => self.clock.sleep(pause).await,
-                Next::Stuck if forced || voters + restarted == 0 => {
+                Next::Stuck if forced || voters + others == 0 => {
                     // Another list, or nodes that cannot be reached: nothing to go on from.
                     return Err(survey.verdicts(&self.list).no_majority());
                 }
                 Next::Stuck => {
-                    self.start_anew(&survey, &mut joining).await?;
+                    self.start_anew(&survey).await?;
                     forced = true;
                     findings.push(Finding::new(
                         Severity::Warning,
@@ -75,7 +75,7 @@ impl RedlockStore {
     }
 
     /// Goes on from the voters that are left, although they are no majority.
-    async fn start_anew(&self, survey: &Survey, joining: &mut Joining) -> Result<()> {
+    async fn start_anew(&self, survey: &Survey) -> Result<()> {
         let reached = survey.stands().count();
         let strange = |standing: &Standing| {
             *standing == Standing::Unknown || standing.list().is_some_and(|list| list != self.list)
@@ -105,7 +105,7 @@ impl RedlockStore {
             if survey.members(&self.list).len() >= self.majority {
                 return Ok(());
             }
-            match self.recover(&survey, epoch, joining).await {
+            match self.recover(&survey, epoch).await {
                 Next::Again(pause) => self.clock.sleep(pause.max(mend::SHORT)).await,
                 Next::Nothing | Next::Stuck => {
                     let message = "nodes changed while they were repaired: look again with \

@@ -29,6 +29,21 @@ pub(super) struct Membership {
     pub(super) longest: Duration,
     /// No token here was ever above it.
     pub(super) ceiling: u64,
+    /// Since when one that is joining waits, by its own clock in µs.
+    pub(super) since: u64,
+}
+
+impl Membership {
+    /// How long one that is joining still waits, when its clock says this: for the longest TTL,
+    /// and what clocks may differ in their pace. The node checks it (`standing.lua`).
+    pub(super) fn left(&self, clock: u64) -> Duration {
+        let longest = self.longest;
+        let whole = match longest.is_zero() {
+            true => longest,
+            false => longest + longest / 50 + Duration::from_millis(10),
+        };
+        whole.saturating_sub(Duration::from_micros(clock.saturating_sub(self.since)))
+    }
 }
 
 impl Standing {
@@ -48,7 +63,10 @@ impl Standing {
         let mut number = || words.next()?.parse().ok();
         let epoch = number()?;
         let longest = Duration::from_millis(number()?);
-        let membership = Membership { list, epoch, longest, ceiling: number()? };
+        let ceiling = number()?;
+        // The floor and the run come before it.
+        let since = words.nth(2).and_then(|since| since.parse().ok()).unwrap_or(0);
+        let membership = Membership { list, epoch, longest, ceiling, since };
         match standing {
             "member" => Some(Self::Member(membership)),
             "joining" => Some(Self::Joining(membership)),
@@ -100,16 +118,28 @@ mod tests {
             epoch: 3,
             longest: Duration::from_secs(30),
             ceiling: 77,
+            since: 0,
         };
         assert_eq!(Standing::parse("member ab 3 30000 77 5"), Standing::Member(known.clone()));
-        let joining = Standing::parse("joining ab 3 30000 77 5 c0ffee-");
-        assert_eq!(joining, Standing::Joining(known.clone()));
+        let joining = Standing::parse("joining ab 3 30000 77 5 c0ffee- 1000000");
+        assert_eq!(joining, Standing::Joining(Membership { since: 1_000_000, ..known.clone() }));
         let restarted = Standing::parse("restarted ab 3 30000 77 5 c0ffee+");
         assert_eq!(restarted, Standing::Restarted(known));
         for odd in ["x", "member", "member ab", "member ab x 1 1", "member ab 1 1", "king ab 1 1 1"]
         {
             assert_eq!(Standing::parse(odd), Standing::Unknown, "{odd}");
         }
+    }
+
+    #[test]
+    fn a_node_waits_for_the_longest_ttl_by_its_own_clock() {
+        let Standing::Joining(known) = Standing::parse("joining ab 3 1000 77 5 c0ffee- 5000000")
+        else {
+            panic!("it is joining")
+        };
+        assert_eq!(known.left(5_000_000), Duration::from_millis(1_030));
+        assert_eq!(known.left(4_000_000), Duration::from_millis(1_030));
+        assert_eq!(known.left(6_030_000), Duration::ZERO);
     }
 
     /// Frozen: other versions compare it with what they find.

@@ -117,6 +117,14 @@ impl Survey {
         members.collect()
     }
 
+    /// What the nodes know that wait to vote again.
+    pub(super) fn joining(&self) -> impl Iterator<Item = &Membership> {
+        self.stands().filter_map(|(_, stand)| match &stand.standing {
+            Standing::Joining(known) => Some(known),
+            _ => None,
+        })
+    }
+
     /// The lower median of the nodes' clocks.
     pub(super) fn clock(&self) -> Option<u64> {
         let mut clocks: Vec<_> = self.stands().map(|(_, stand)| stand.clock).collect();
