@@ -129,13 +129,30 @@ fn a_store_in_a_folder_of_several_users_is_for_all_of_them() {
 
 #[test]
 fn a_store_in_a_folder_of_one_user_is_for_nobody_else() {
-    for (umask, mode) in [("022", 0o644), ("077", 0o600), ("002", 0o664)] {
+    for (umask, mode) in [("022", 0o644), ("077", 0o600), ("002", 0o644), ("000", 0o644)] {
         let scene = Scene::new(0o755, umask);
         std::os::unix::fs::chown(scene.folder(), Some(ADA), Some(ADA)).unwrap();
         assert!(scene.pass(ADA));
-        assert_eq!(scene.database(), (mode, ADA), "as the umask says");
+        assert_eq!(scene.database(), (mode, ADA), "at most what SQLite gives");
         assert!(!scene.pass(BOB));
     }
+}
+
+/// A folder of one user that others moved into the store was opened to all of them.
+#[test]
+fn a_folder_that_the_store_did_not_create_keeps_its_rights() {
+    let scene = Scene::new(0o2770, "022");
+    assert!(scene.pass(BOB));
+    let bells = scene.folder().join("locks.db-bells");
+    fs::create_dir(&bells).unwrap();
+    std::os::unix::fs::chown(&bells, Some(ADA), Some(ADA)).unwrap();
+    fs::set_permissions(&bells, Permissions::from_mode(0o755)).unwrap();
+    let mut holds = scene.start(BOB, "holds");
+    until(|| scene.folder().join("held").exists().then_some(()));
+    let mut waits = scene.start(ADA, "waits");
+    assert!(holds.wait().unwrap().success() && waits.wait().unwrap().success());
+    let found = fs::metadata(&bells).unwrap();
+    assert_eq!((found.mode() & 0o777, found.uid(), found.gid()), (0o755, ADA, ADA));
 }
 
 /// In a sticky folder everybody keeps to his own, as in `/tmp`.

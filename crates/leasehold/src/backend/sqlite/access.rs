@@ -4,12 +4,12 @@
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, fstat, mknodat, open, stat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, fstat, mknodat, openat, stat,
 };
 use rustix::process::geteuid;
 
@@ -25,33 +25,55 @@ pub(super) fn create(path: &Path) {
     let Some(folder) = path.parent().and_then(|folder| stat(folder).ok()) else { return };
     // Not opened: closing it would drop the locks of SQLite, which another thread may have it
     // open with already.
-    let mode = Mode::from_raw_mode(0o666);
+    let mode = Mode::from_raw_mode(0o644);
     if mknodat(CWD, path, FileType::RegularFile, mode, 0).is_ok() {
-        let _ = Ours::open(path).and_then(|file| file.open_up(&folder));
+        let opened = Ours::open(CWD, path, FileType::RegularFile);
+        report(path, opened.and_then(|file| file.open_up(&folder)));
     }
 }
 
 /// Gives the log and its index to those who may use the database: SQLite copies its mode, but
 /// not its group.
 pub(super) fn share_log(path: &Path) {
+    let Ok(database) = stat(path) else { return };
     for part in &parts(path)[1..] {
-        follow(part, path);
+        let Ok(part) = Ours::open(CWD, part, FileType::RegularFile) else { continue };
+        // A file with another mode is not SQLite's: someone may have moved it here.
+        if part.found.st_mode & 0o777 == database.st_mode & 0o777 {
+            part.give(database.st_gid);
+        }
     }
 }
 
-/// Makes a file, a socket or a folder of ours usable for those who may use the database.
-pub(super) fn follow(part: &Path, database: &Path) {
-    let followed = stat(database).map_err(io::Error::from).and_then(|database| {
-        let part = Ours::open(part)?;
-        part.give(Some(database.st_uid).filter(|_| geteuid().is_root()), database.st_gid);
-        let rights = database.st_mode & 0o666;
-        part.allow(match FileType::from_raw_mode(part.found.st_mode) {
-            FileType::Directory => 0o700 | for_folders(rights),
-            _ => rights,
-        })
+/// Makes the folder of the bells, which this process just created, usable for those who may use
+/// the database.
+pub(super) fn share_folder(folder: &OwnedFd, database: &Path) {
+    let shared = Ours::open(folder, Path::new("."), FileType::Directory).and_then(|ours| {
+        for entry in fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))? {
+            // A folder with anything else in it was moved here in place of ours.
+            if !entry?.file_type()?.is_socket() {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
+        }
+        let rights = ours.join_group(database)?;
+        ours.allow(0o700 | for_folders(rights))
     });
-    if let Err(error) = followed {
-        tracing::debug!(%error, part = %part.display(), "other users may not be able to use it");
+    report(database, shared);
+}
+
+/// Makes a socket in this folder, which this process just bound, usable for those who may use
+/// the database.
+pub(super) fn share_socket(folder: &OwnedFd, socket: &str, database: &Path) {
+    let shared = Ours::open(folder, Path::new(socket), FileType::Socket).and_then(|ours| {
+        let rights = ours.join_group(database)?;
+        ours.allow(rights)
+    });
+    report(database, shared);
+}
+
+fn report(path: &Path, shared: io::Result<()>) {
+    if let Err(error) = shared {
+        tracing::debug!(%error, path = %path.display(), "other users may not be able to use it");
     }
 }
 
@@ -60,21 +82,24 @@ fn for_folders(rights: u32) -> u32 {
     [6, 3, 0].into_iter().filter(|at| (rights >> at) & 6 == 6).map(|at| 7 << at).sum()
 }
 
-/// A file of this user. The folder may be writable for others, who may have put a link to
-/// something else in its place: so it is held by a descriptor, and looked at first.
+/// A file of this user that the store created. The folder may be writable for others, who may
+/// have put something else in its place: so it is held by a descriptor, and looked at first.
 struct Ours {
     descriptor: OwnedFd,
     found: Stat,
 }
 
 impl Ours {
-    fn open(path: &Path) -> io::Result<Self> {
+    fn open(folder: impl AsFd, path: &Path, kind: FileType) -> io::Result<Self> {
         // Closing a descriptor of this kind leaves SQLite's locks alone.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let descriptor = open(path, flags, Mode::empty())?;
+        let descriptor = openat(folder, path, flags, Mode::empty())?;
         let found = fstat(&descriptor)?;
-        let ours = Uid::from_raw(found.st_uid) == geteuid();
-        if !ours || FileType::from_raw_mode(found.st_mode) == FileType::Symlink {
+        let ours = Uid::from_raw(found.st_uid) == geteuid()
+            && FileType::from_raw_mode(found.st_mode) == kind
+            // A second name may be anywhere. A folder has one for each folder in it.
+            && (kind == FileType::Directory || found.st_nlink == 1);
+        if !ours {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         Ok(Self { descriptor, found })
@@ -83,11 +108,12 @@ impl Ours {
     /// A new file gets what its folder gives. In a sticky folder (`/tmp`) everybody keeps to
     /// what is his own.
     fn open_up(&self, folder: &Stat) -> io::Result<()> {
-        if folder.st_mode & STICKY != 0 {
+        // A file with content is not the one that was just created.
+        if folder.st_mode & STICKY != 0 || self.found.st_size != 0 {
             return Ok(());
         }
         let mut mode = self.found.st_mode & 0o666;
-        if folder.st_mode & GROUP_WRITES != 0 && self.give(None, folder.st_gid) {
+        if folder.st_mode & GROUP_WRITES != 0 && self.give(folder.st_gid) {
             mode |= 0o060;
         }
         if folder.st_mode & ALL_WRITE != 0 {
@@ -96,12 +122,18 @@ impl Ours {
         self.allow(mode)
     }
 
+    /// Gives it the database's group, and says who may read and write then.
+    fn join_group(&self, database: &Path) -> io::Result<u32> {
+        let database = stat(database)?;
+        let rights = database.st_mode & 0o666;
+        Ok(if self.give(database.st_gid) { rights } else { rights & 0o606 })
+    }
+
     /// Whether it has this group now, to which one may have to belong.
-    fn give(&self, owner: Option<u32>, group: u32) -> bool {
-        let (owner, group_id) = (owner.map(Uid::from_raw), Some(Gid::from_raw(group)));
-        let has_owner = owner.is_none_or(|owner| owner.as_raw() == self.found.st_uid);
-        (has_owner && self.found.st_gid == group)
-            || chownat(&self.descriptor, "", owner, group_id, AtFlags::EMPTY_PATH).is_ok()
+    fn give(&self, group: u32) -> bool {
+        let group_id = Some(Gid::from_raw(group));
+        self.found.st_gid == group
+            || chownat(&self.descriptor, "", None, group_id, AtFlags::EMPTY_PATH).is_ok()
     }
 
     fn allow(&self, mode: u32) -> io::Result<()> {

@@ -6,13 +6,13 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, unlinkat};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -128,11 +128,17 @@ impl Bells {
     }
 
     fn bind_socket(&self) -> io::Result<UnixDatagram> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-        access::follow(&self.directory, &self.database);
+        let created = match DirBuilder::new().mode(0o700).create(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            done => done.map(|()| true)?,
+        };
         *self.folder.lock() = None;
-        let socket = UnixDatagram::bind(address(&*self.folder()?, &self.name))?;
-        access::follow(&self.directory.join(&self.name), &self.database);
+        let folder = self.folder()?;
+        if created {
+            access::share_folder(&folder, &self.database);
+        }
+        let socket = UnixDatagram::bind(address(&folder, &self.name))?;
+        access::share_socket(&folder, &self.name, &self.database);
         socket.set_nonblocking(true)?;
         Ok(socket)
     }
@@ -156,7 +162,8 @@ impl Bells {
         if let Some(folder) = &*folder {
             return Ok(folder.clone());
         }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        // A link could lead to a folder of someone else.
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = Arc::new(rustix::fs::open(&self.directory, flags, Mode::empty())?);
         *folder = Some(opened.clone());
         Ok(opened)
@@ -172,7 +179,9 @@ impl Drop for Bells {
     fn drop(&mut self) {
         if let Some(listener) = self.listener.get_mut().take() {
             listener.task.abort();
-            let _ = fs::remove_file(self.directory.join(&self.name));
+            if let Ok(folder) = self.folder() {
+                let _ = unlinkat(&*folder, self.name.as_str(), AtFlags::empty());
+            }
         }
     }
 }
@@ -219,16 +228,26 @@ impl Drop for Seat {
 
 /// Removes the sockets in which nobody listens any more: their processes were killed.
 pub(super) fn sweep(directory: &Path) {
-    let Ok(entries) = fs::read_dir(directory) else { return };
     let Ok(probe) = Bells::new(String::new(), directory.to_owned(), PathBuf::new()) else { return };
     let Ok(folder) = probe.folder() else { return };
+    let Ok(entries) = fs::read_dir(address(&folder, "")) else { return };
     for entry in entries.flatten() {
-        let Some(bell) = entry.file_name().to_str().map(str::to_owned) else { continue };
-        let answer = probe.sender.connect(address(&folder, &bell));
+        // A regular file refuses connections as well.
+        if !entry.file_type().is_ok_and(|kind| kind.is_socket()) {
+            continue;
+        }
+        let name = entry.file_name();
+        let Some(bell) = name.to_str().filter(|name| is_bell(name)) else { continue };
+        let answer = probe.sender.connect(address(&folder, bell));
         if answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
-            let _ = fs::remove_file(entry.path());
+            let _ = unlinkat(&*folder, bell, AtFlags::empty());
         }
     }
+}
+
+/// Whether a store may have named its bell like this: 16 hexadecimal digits.
+fn is_bell(name: &str) -> bool {
+    name.len() == 16 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]
@@ -243,6 +262,7 @@ mod tests {
     async fn rings_in_a_folder_whose_path_is_longer_than_a_socket_address() {
         let folder = tempfile::tempdir().unwrap();
         let deep = folder.path().join("x".repeat(120)).join("bells");
+        fs::create_dir(deep.parent().unwrap()).unwrap();
         let (one, two) = (bells("one", &deep), bells("two", &deep));
         let owner = Owner::random();
         let seat = one.listen(owner);
@@ -260,13 +280,40 @@ mod tests {
     #[tokio::test]
     async fn the_sweep_takes_dead_sockets_and_leaves_live_ones() {
         let folder = tempfile::tempdir().unwrap();
-        drop(UnixDatagram::bind(folder.path().join("dead")).unwrap());
-        let live = bells("live", folder.path());
+        drop(UnixDatagram::bind(folder.path().join("00000000000000de")).unwrap());
+        let live = bells("00000000000000af", folder.path());
         live.bind();
         sweep(folder.path());
         let left: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
         assert_eq!(left.len(), 1);
-        assert_eq!(left[0].file_name(), "live");
+        assert_eq!(left[0].file_name(), "00000000000000af");
+    }
+
+    /// A regular file was taken for a dead socket, also behind a link to a folder of others.
+    #[test]
+    fn the_sweep_leaves_what_is_no_bell() {
+        let folder = tempfile::tempdir().unwrap();
+        let (others, link) = (folder.path().join("others"), folder.path().join("bells"));
+        fs::create_dir(&others).unwrap();
+        fs::write(others.join("0000000000000001"), "mine").unwrap();
+        drop(UnixDatagram::bind(others.join("service.sock")).unwrap());
+        sweep(&others);
+        assert_eq!(fs::read_dir(&others).unwrap().count(), 2);
+
+        drop(UnixDatagram::bind(others.join("0000000000000002")).unwrap());
+        std::os::unix::fs::symlink(&others, &link).unwrap();
+        sweep(&link);
+        assert_eq!(fs::read_dir(&others).unwrap().count(), 3);
+    }
+
+    #[tokio::test]
+    async fn no_bell_is_bound_behind_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (others, link) = (folder.path().join("others"), folder.path().join("bells"));
+        fs::create_dir(&others).unwrap();
+        std::os::unix::fs::symlink(&others, &link).unwrap();
+        bells("one", &link).bind();
+        assert_eq!(fs::read_dir(&others).unwrap().count(), 0);
     }
 
     #[tokio::test]

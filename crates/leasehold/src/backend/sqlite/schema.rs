@@ -7,7 +7,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OpenFlags, params};
 
 use super::error::Fault;
-use super::{log, token};
+use super::{access, log, token};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind};
 
@@ -26,6 +26,8 @@ pub(super) fn open(path: &Path, clock: &Clock, boot: &str) -> Result<Connection,
     let connection = connect(path)?;
     let is_new = look(&connection, path)?;
     use_wal(&connection, path)?;
+    // At once: until then users of another first group cannot write to the log.
+    access::share_log(path);
     if is_new {
         write_to_disk(&connection, || create(&connection, path, clock, boot))?;
         // A log that cannot be moved into the database for want of room would stay for ever:
