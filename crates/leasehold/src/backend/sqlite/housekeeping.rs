@@ -266,10 +266,14 @@ impl Keeper {
         }
         let needed = needed_clients(session)?;
         clients.retain(|client| !needed.contains(&client.id));
+        // Together, so that few chunks have any that cannot be seen.
+        clients.sort_by_key(|client| session.viewer.sees(&client.process));
         for chunk in clients.chunks(CHUNK) {
             session.write(|session| {
-                // Those that live may have acquired something meanwhile.
-                let needed = needed_clients(session)?;
+                // Those that live may have acquired something meanwhile; those that are gone have
+                // not, and a scan of all locks would hold up writers.
+                let may_live = chunk.iter().any(|client| !session.viewer.sees(&client.process));
+                let needed = if may_live { needed_clients(session)? } else { HashSet::new() };
                 for client in chunk.iter().filter(|client| !needed.contains(&client.id)) {
                     session.prepare("delete from clients where id = ?1")?.execute([client.id])?;
                 }
