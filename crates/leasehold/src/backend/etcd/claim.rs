@@ -105,7 +105,10 @@ impl EtcdStore {
             return Ok(verdict);
         }
         self.table.lock().forget(seated.claim.owner, self.clock.now());
-        let message = "the sessions of this client end as fast as they are opened; try again";
+        let message = match decision {
+            None => "the sessions of this client end as fast as they are opened; try again",
+            Some(_) => "keys of this client's earlier claims are still in this line; try again",
+        };
         Err(Error::new(ErrorKind::Unavailable, message))
     }
 
@@ -160,6 +163,9 @@ impl EtcdStore {
         if let Some(first) = behind.filter(|_| !claim.queue) {
             // In line only to see who is ahead.
             let held_by = value::held_by(first.value());
+            // First: without an answer the key may be first in line by then, and whoever settles
+            // must not take for granted what is about to be deleted.
+            self.table.lock().bar(claim.owner, claim.ttl, now);
             self.remove(key, revision).await?;
             self.table.lock().forget(claim.owner, now);
             return Ok(Decision::Verdict(Verdict::Held(Some(held_by))));

@@ -219,12 +219,19 @@ impl Endpoints {
         }
     }
 
-    /// Gets a new token from the member in use, which refused a stream for the old one. If that
-    /// fails, the next request says why.
-    pub(super) async fn renew_token(&self) {
+    /// How many tokens of the member in use were renewed: for [`Self::renew_token`], before a
+    /// stream is opened.
+    pub(super) fn tokens(&self) -> u64 {
+        let member = &self.members[self.current.load(Ordering::Acquire)];
+        member.link.get().map_or(0, Link::tokens)
+    }
+
+    /// Gets a new token from the member in use, which refused a stream that was opened when so many
+    /// had been renewed; unless somebody else has since. If that fails, the next request says why.
+    pub(super) async fn renew_token(&self, seen: u64) {
         let renewing = async {
             let link = self.link_of(self.current.load(Ordering::Acquire)).await?;
-            link.renew_token(link.tokens()).await
+            link.renew_token(seen).await
         };
         if self.has_user
             && let Ok(Err(error)) = tokio::time::timeout(TOKEN_TIMEOUT, renewing).await

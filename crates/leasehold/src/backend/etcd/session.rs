@@ -191,6 +191,8 @@ struct Stream {
     keeper: LeaseKeeper,
     answers: LeaseKeepAliveStream,
     member: usize,
+    /// How many tokens of the member had been renewed when it was opened.
+    tokens: u64,
 }
 
 /// What a keep-alive's answer says.
@@ -264,10 +266,12 @@ impl Keeping {
         if let Err(error) = self.mark().await {
             return if is_lease_gone(&error) { Ok(Standing::Ended) } else { Err(error) };
         }
+        let opened = self.stream.as_ref().filter(|stream| stream.member == member);
+        let tokens = opened.map_or_else(|| self.endpoints.tokens(), |stream| stream.tokens);
         let answer = match self.keep_alive(member).await {
             Err(error) if is_about_token(&error) => {
                 self.stream = None;
-                self.endpoints.renew_token().await;
+                self.endpoints.renew_token(tokens).await;
                 self.keep_alive(member).await?
             }
             answer => answer?,
@@ -299,8 +303,11 @@ impl Keeping {
         if self.stream.as_ref().is_none_or(|stream| stream.member != member) {
             self.stream = None;
             let (member, mut etcd) = self.endpoints.current().await?;
+            let tokens = self.endpoints.tokens();
             match etcd.lease_keep_alive(self.id).await {
-                Ok((keeper, answers)) => self.stream = Some(Stream { keeper, answers, member }),
+                Ok((keeper, answers)) => {
+                    self.stream = Some(Stream { keeper, answers, member, tokens });
+                }
                 // The driver's word for an answer with no time left.
                 Err(EtcdError::LeaseKeepAliveError(_)) => return Ok(Answer::gone(&self.clock)),
                 Err(error) => {

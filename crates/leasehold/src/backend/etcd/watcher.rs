@@ -138,6 +138,7 @@ impl Watching {
             }
         };
         let (keys, options) = self.accept(first);
+        let tokens = self.endpoints.tokens();
         let opening = self.endpoints.call(async |mut etcd| etcd.watch(keys, Some(options)).await);
         let opened = tokio::select! {
             opened = opening => opened,
@@ -158,7 +159,7 @@ impl Watching {
                 message = stream.message() => match message {
                     Ok(Some(response)) if is_refusal(&response) => {
                         tracing::debug!(reason = response.cancel_reason(), "etcd refused a watch");
-                        return endure_refusal(&self.endpoints, served).await;
+                        return endure_refusal(&self.endpoints, tokens, served).await;
                     }
                     Ok(Some(response)) => {
                         served = true;
@@ -216,8 +217,8 @@ impl Watching {
 
 /// A stream keeps the token that it was opened with. The next one has a new token; if nothing
 /// was served on this one, that may not help, and is not tried at once.
-async fn endure_refusal(endpoints: &Endpoints, served: bool) {
-    endpoints.renew_token().await;
+async fn endure_refusal(endpoints: &Endpoints, tokens: u64, served: bool) {
+    endpoints.renew_token(tokens).await;
     if !served {
         tokio::time::sleep(PAUSE).await;
     }
