@@ -48,3 +48,33 @@ async fn a_long_tick_is_taken_off_the_deadline() {
     assert!(remaining < Duration::from_millis(24_500), "{remaining:?}");
     lease.release().await.unwrap();
 }
+
+/// The number of this server's last transaction.
+fn transactions(server: &Zookeeper) -> u64 {
+    let said = server.word("srvr").unwrap();
+    let zxid = said.lines().find_map(|line| line.strip_prefix("Zxid: 0x")).expect("a zxid");
+    u64::from_str_radix(zxid.trim(), 16).unwrap()
+}
+
+/// What is taken off the deadline made every proof look old: a waiter wrote every 50 ms.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_writes_seldom_however_long_the_tick_is() {
+    let ensemble = Ensemble::start(3).unwrap();
+    // 2 s for the ping before a write and 2 s for the tick: more than a quarter of the TTL.
+    let url = ensemble.url("/seldom?session=10s&tick=4s");
+    let ttl = Duration::from_secs(10);
+    let (holder, _) = client(&url).await;
+    let (other, _) = client(&url).await;
+    let lease = holder.lock("job").ttl(ttl).acquire().await.unwrap();
+    let lock = other.lock("job").ttl(ttl);
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    eventually("it waits", async || other.inspect("job").await.is_ok_and(|i| i.waiters == 1)).await;
+    let leader = &ensemble.servers[ensemble.leader().unwrap()];
+    let before = transactions(leader);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let writes = transactions(leader) - before;
+    assert!(writes <= 10, "{writes} writes in two seconds");
+    assert!(!waiting.is_finished());
+    lease.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+}

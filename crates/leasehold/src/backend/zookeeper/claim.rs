@@ -100,6 +100,7 @@ impl ZookeeperStore {
         let listing = self.list(&entry.session, &entry.lock, &claim.name).await?;
         if matches!(entry.stand, Stand::Waiting { .. }) {
             // It keeps its place: the foreign node may go.
+            self.books.table.attend(owner, 0, self.books.clock.now());
             self.refuse_mixed(&entry.lock, &listing)?;
         }
         match node.filter(|node| listing.ahead_of(&node.child).is_some()) {
@@ -108,7 +109,7 @@ impl ZookeeperStore {
                 Ok(None)
             }
             Some(node) => {
-                if entry.session.age_of_proof() > entry.ttl() / 2 {
+                if entry.session.is_proof_old(entry.ttl()) {
                     entry.session.prove(&entry.lock).await?;
                 }
                 let placed = Placed { node, seen: Seen::Listed(listing) };

@@ -75,12 +75,12 @@ pub(super) fn of_connecting(error: Zk) -> Error {
     Error::new(kind, format!("no session could be opened: {error}")).caused_by(error)
 }
 
-/// A lock node of the other layout is on a lock's path.
+/// What looks like a lock node of the other layout is on a lock's path.
 pub(super) fn mixed(lock: &str, foreign: &str, layout: Layout) -> Error {
     let (ours, theirs) = (layout.as_str(), layout.other().as_str());
     let message = format!(
-        "{lock}/{foreign} is a lock node of layout={theirs}; its client and those of \
-         layout={ours} do not exclude each other, so both would have the lock. Use \
+        "{lock}/{foreign} looks like a lock node of layout={theirs}; clients of that layout and \
+         those of layout={ours} do not exclude each other, so both would have the lock. Use \
          layout={theirs} if all clients of this path do, or else another path"
     );
     Error::new(ErrorKind::Refused, message)

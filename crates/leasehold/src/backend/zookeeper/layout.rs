@@ -93,8 +93,8 @@ impl Layout {
         Listing { line: self.line(children), foreign }
     }
 
-    /// Whether this is a lock node of the other layout. Its client does not count our nodes, so
-    /// that counting it would not exclude us from each other.
+    /// Whether this looks like a lock node of the other layout. Its client does not count our
+    /// nodes, so that counting it would not exclude us from each other.
     pub(super) fn is_foreign(self, child: &str) -> bool {
         self.other().sequence(child).is_some()
     }

@@ -36,11 +36,16 @@ pub(super) fn slack(timeout: Duration, tick: Duration) -> Duration {
     silence(timeout) / 2 + tick / 2
 }
 
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 pub(super) struct Session {
     pub(super) client: Client,
     /// What was asked for: as long as the longest of its leases lasts, or a little longer.
     pub(super) timeout: Duration,
-    slack: Duration,
+    /// In nanoseconds. It may turn out to be less than was thought.
+    slack: AtomicU64,
     clock: Clock,
     /// When the last write was sent that was answered.
     proved: AtomicU64,
@@ -61,6 +66,7 @@ impl Session {
         clock: Clock,
         asked: Moment,
     ) -> Self {
+        let slack = AtomicU64::new(nanos(slack));
         let proved = AtomicU64::new(asked.as_nanos());
         let used = AtomicU64::new(asked.as_nanos());
         let (lines, sweeps, tasks) = (Mutex::default(), Mutex::default(), Mutex::default());
@@ -111,11 +117,25 @@ impl Session {
 
     /// What is proved already.
     pub(super) fn proof(&self) -> Proof {
-        self.proof_of(Moment::from_nanos(self.proved.load(Ordering::SeqCst)))
+        self.proof_of(self.proved_at())
+    }
+
+    /// When the last write was sent that was answered, whatever the slack is.
+    pub(super) fn proved_at(&self) -> Moment {
+        Moment::from_nanos(self.proved.load(Ordering::SeqCst))
     }
 
     fn proof_of(&self, sent: Moment) -> Proof {
-        Proof { at: sent - self.slack, valid_for: self.timeout }
+        Proof { at: sent - self.slack(), valid_for: self.timeout }
+    }
+
+    fn slack(&self) -> Duration {
+        Duration::from_nanos(self.slack.load(Ordering::SeqCst))
+    }
+
+    /// More is known of the servers than when it was opened.
+    pub(super) fn correct_slack(&self, slack: Duration) {
+        self.slack.store(nanos(slack), Ordering::SeqCst);
     }
 
     pub(super) fn used(&self, now: Moment) {
@@ -126,9 +146,14 @@ impl Session {
         Moment::from_nanos(self.used.load(Ordering::SeqCst))
     }
 
-    /// How old the last proof is, the slack included.
+    /// How long ago it was proved. Without the slack, which no new proof makes shorter.
     pub(super) fn age_of_proof(&self) -> Duration {
-        self.proof().at.until(self.clock.now())
+        self.proved_at().until(self.clock.now())
+    }
+
+    /// Whether a lease of this TTL would last less than half as long as with a new proof.
+    pub(super) fn is_proof_old(&self, ttl: Duration) -> bool {
+        self.age_of_proof() > ttl.saturating_sub(self.slack()) / 2
     }
 
     /// Proves it again, by a write that changes nothing. Afterwards what this session reads

@@ -30,8 +30,10 @@ const A_MOMENT: Duration = Duration::from_millis(500);
 /// The longest time-out that the protocol can carry.
 const LONGEST: Duration = Duration::from_millis(i32::MAX as u64);
 
+/// Before the servers are asked again how long their tick is.
+const ASKS_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// How long a session is kept that nobody uses.
-const IDLE: Duration = Duration::from_secs(5);
+const IDLE: Duration = Duration::from_secs(10);
 /// The first digits of the time-outs that sessions have, in milliseconds. A TTL in between has a
 /// session that lasts longer, by a quarter at most: so much later a crashed client's locks are free.
 const STEPS: [u64; 13] = [100, 125, 150, 180, 200, 250, 300, 350, 400, 500, 600, 700, 800];
@@ -140,6 +142,8 @@ impl Sessions {
         let opening = tokio::spawn(async move {
             let timeout = Duration::from_millis(millis);
             let session = open(&target, books.clone(), &tick, timeout).await?;
+            // Opening may have taken longer than an idle session is kept.
+            session.used(books.clock.now());
             *place = Some(session.clone());
             // The janitor closes it when nobody uses it.
             books.ring.notify_one();
@@ -193,9 +197,9 @@ pub(super) async fn connect(target: &Target, asked: Duration) -> Result<Client> 
 }
 
 async fn open(
-    target: &Target,
+    target: &Arc<Target>,
     books: Arc<Books>,
-    tick: &Tick,
+    tick: &Arc<Tick>,
     timeout: Duration,
 ) -> Result<Arc<Session>> {
     let asked = books.clock.now();
@@ -204,18 +208,50 @@ async fn open(
     // taken for one of many.
     let alone = client.get_config().await.is_ok_and(|(config, _)| config.is_empty());
     let granted = client.session_timeout();
-    let slack = match alone {
-        true => Duration::ZERO,
-        false => slack(granted, tick.at_most(target, granted).await),
+    let learned = match alone {
+        true => None,
+        false => tick.learn(target, granted).await,
     };
-    let session = Session::new(client, timeout, slack, books.clock.clone(), asked);
+    // The driver pings by the time-out that was asked for, whatever was granted.
+    let allowed = match alone {
+        true => Duration::ZERO,
+        // As long as a tick can be, for this session to be granted.
+        false => slack(timeout, learned.unwrap_or(granted / 2)),
+    };
+    let session = Session::new(client, timeout, allowed, books.clock.clone(), asked);
     let session = Arc::new(session);
+    if !alone && learned.is_none() {
+        let (target, tick) = (target.clone(), tick.clone());
+        let learning = learn_later(Arc::downgrade(&session), target, tick, granted);
+        session.adopt(tokio::spawn(learning).abort_handle());
+    }
     let watched = follow_state(Arc::downgrade(&session), books.clone());
     session.adopt(tokio::spawn(watched).abort_handle());
     let paths = Paths::below(&target.root);
     let heard = listen_to_bell(Arc::downgrade(&session), books, paths);
     session.adopt(tokio::spawn(heard).abort_handle());
     Ok(session)
+}
+
+/// The servers did not say how long their tick is when this session was opened: asks again.
+async fn learn_later(
+    session: Weak<Session>,
+    target: Arc<Target>,
+    tick: Arc<Tick>,
+    granted: Duration,
+) {
+    loop {
+        tokio::time::sleep(ASKS_AGAIN_AFTER).await;
+        if session.strong_count() == 0 {
+            return;
+        }
+        if let Some(tick) = tick.learn(&target, granted).await {
+            if let Some(session) = session.upgrade() {
+                session.correct_slack(slack(session.timeout, tick));
+            }
+            return;
+        }
+    }
 }
 
 /// Tells the client's keeper as soon as the session is in doubt, or over.

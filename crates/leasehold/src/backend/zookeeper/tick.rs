@@ -23,17 +23,22 @@ impl Tick {
     /// session that they grant lasts for two ticks, unless their configuration says otherwise;
     /// then the URL has to.
     pub(super) async fn at_most(&self, target: &Target, timeout: Duration) -> Duration {
+        // Without an answer: as long as it can be, for this session to be granted.
+        self.learn(target, timeout).await.unwrap_or(timeout / 2)
+    }
+
+    /// The same, but `None` if the servers had to be asked and gave no answer.
+    pub(super) async fn learn(&self, target: &Target, timeout: Duration) -> Option<Duration> {
         if let Some(tick) = target.tick {
-            return tick;
+            return Some(tick);
         }
         if timeout <= 2 * USUAL {
-            return timeout / 2;
+            return Some(timeout / 2);
         }
         let asking = async || {
             let client = connect(target, 2 * USUAL).await?;
             Ok::<_, Error>(client.session_timeout() / 2)
         };
-        // Without an answer: as long as it can be, for this session to be granted.
-        self.0.get_or_try_init(asking).await.map_or(timeout / 2, |tick| USUAL.max(*tick))
+        self.0.get_or_try_init(asking).await.ok().map(|tick| USUAL.max(*tick))
     }
 }

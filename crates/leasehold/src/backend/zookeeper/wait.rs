@@ -180,7 +180,7 @@ impl ZookeeperStore {
 
     /// First in line: ours, if the session is proved for long enough to be of use.
     async fn take(&self, entry: &Entry, owner: Owner, node: &Node) -> Next {
-        if entry.session.age_of_proof() > entry.ttl() / 2
+        if entry.session.is_proof_old(entry.ttl())
             && entry.session.prove(&entry.lock).await.is_err()
         {
             sleep(PAUSE).await;
@@ -211,7 +211,7 @@ impl ZookeeperStore {
     /// When the session is to be proved next, so that a grant is of use when it comes.
     fn next_beat(&self, entry: &Entry) -> Moment {
         let now = self.books.clock.now();
-        (entry.session.proof().at + entry.ttl() / 4).max(now + PAUSE)
+        (entry.session.proved_at() + entry.ttl() / 4).max(now + PAUSE)
     }
 
     /// Keeps the proof young; whether the session lives.
