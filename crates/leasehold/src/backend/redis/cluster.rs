@@ -194,8 +194,9 @@ impl Cluster {
         Ok(())
     }
 
-    /// Asks all of these at once, and does not wait for those that are away: a whole map that is
-    /// no older than what is known is taken at once, otherwise the best that comes.
+    /// Asks all of these at once, and does not wait for those that are away: a whole map of a node
+    /// that serves requests, no older than what is known, is taken at once; otherwise the best that
+    /// comes. A cluster that was set up anew has an older one.
     async fn best_map(&self, hosts: HashSet<Host>) -> Result<Map> {
         let known = self.slots.lock().epoch();
         let limit = self.connector.settings.timeout;
@@ -222,11 +223,13 @@ impl Cluster {
                 }
             };
             let is_recent = known <= Some(map.epoch);
-            if map.is_whole() && is_recent && known.is_some() {
+            if map.is_ok && map.is_whole() && is_recent && known.is_some() {
                 return Ok(map);
             }
-            if !map.ranges.is_empty() && is_recent {
-                patience = GRACE;
+            if !map.ranges.is_empty() {
+                // Of a node that is cut off nothing can be had: others are worth a longer wait.
+                let longest = if map.is_ok { GRACE } else { GRACE.max(limit / 4) };
+                patience = patience.min(longest);
             }
             if best.as_ref().is_none_or(|best| map.is_better_than(best)) {
                 best = Some(map);

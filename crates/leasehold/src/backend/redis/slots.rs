@@ -21,14 +21,20 @@ pub(super) struct Slots {
     owners: Vec<Option<Arc<Node>>>,
     /// The epoch of the cluster at the node that told us.
     epoch: Option<u64>,
+    /// How many slots had a master then.
+    covered: usize,
 }
 
 /// Who has which slots, in the words of one node.
 #[derive(Debug)]
 pub(super) struct Map {
     pub(super) ranges: Vec<(RangeInclusive<u16>, Host)>,
-    /// It grows with every fail-over and every slot that moves.
+    /// It grows with every election, also with one that a node which is cut off cannot win, and
+    /// with most moves of slots. A cluster that is set up anew begins again.
     pub(super) epoch: u64,
+    /// Whether the node serves requests. One that is cut off from most masters does not, though
+    /// it still tells who had which slots.
+    pub(super) is_ok: bool,
 }
 
 impl Map {
@@ -42,9 +48,11 @@ impl Map {
     }
 
     /// Whether this is to be believed rather than another: a node that left the cluster knows of
-    /// no slots, or of few, and one that was cut off from it knows an older epoch.
+    /// no slots, or of few; one that is cut off from it says so, whatever its epoch is; and one
+    /// that was until just now knows an older epoch.
     pub(super) fn is_better_than(&self, other: &Self) -> bool {
-        let rank = |map: &Self| (map.is_whole(), map.covered() > 0, map.epoch, map.covered());
+        let rank =
+            |map: &Self| (map.covered() > 0, map.is_ok, map.is_whole(), map.epoch, map.covered());
         rank(self) > rank(other)
     }
 }
@@ -89,33 +97,25 @@ impl Slots {
         self.epoch
     }
 
-    /// How many slots nobody has.
+    /// How many slots nobody has, according to the node that told us.
     pub(super) fn missing(&self) -> usize {
-        usize::from(SLOTS) - self.owners.iter().flatten().count()
+        usize::from(SLOTS).saturating_sub(self.covered)
     }
 
-    /// Takes a node's word for it; whether a slot has another owner than it had. Nodes
-    /// that have none any more are forgotten, with their connections.
+    /// Takes a node's word for it; whether a slot has another owner than it had. Of slots that it
+    /// does not mention, what is known stays. Nodes that have none any more are forgotten, with
+    /// their connections.
     pub(super) fn replace(
         &mut self,
         ranges: Vec<(RangeInclusive<u16>, Arc<Node>)>,
         epoch: u64,
     ) -> bool {
         self.epoch = Some(epoch);
-        let mut owners: Vec<Option<Arc<Node>>> = vec![None; usize::from(SLOTS)];
-        for (range, node) in ranges {
-            for slot in range {
-                if let Some(owner) = owners.get_mut(usize::from(slot)) {
-                    *owner = Some(node.clone());
-                }
-            }
-        }
-        let changed =
-            self.owners.iter().zip(&owners).any(|(before, after)| match (before, after) {
-                (Some(before), Some(after)) => !Arc::ptr_eq(before, after),
-                (Some(_), None) => true,
-                (None, _) => false,
-            });
+        self.covered = ranges.iter().map(|(range, _)| range.len()).sum();
+        let owners = owners_after(&self.owners, ranges);
+        let changed = self.owners.iter().zip(&owners).any(|(before, after)| {
+            matches!((before, after), (Some(before), Some(after)) if !Arc::ptr_eq(before, after))
+        });
         self.owners = owners;
         let masters = self.masters();
         self.nodes.retain(|_, node| masters.iter().any(|master| Arc::ptr_eq(master, node)));
@@ -123,12 +123,31 @@ impl Slots {
     }
 }
 
+/// Who has each slot, after a node said who has some or all of them.
+fn owners_after<T: Clone>(
+    known: &[Option<T>],
+    said: Vec<(RangeInclusive<u16>, T)>,
+) -> Vec<Option<T>> {
+    let mut owners = known.to_vec();
+    owners.resize(usize::from(SLOTS), None);
+    for (range, node) in said {
+        for slot in range {
+            if let Some(owner) = owners.get_mut(usize::from(slot)) {
+                *owner = Some(node.clone());
+            }
+        }
+    }
+    owners
+}
+
 /// What a node says to CLUSTER SLOTS and CLUSTER INFO.
 pub(super) fn read_map(answers: &[Value], asked: &Host) -> Result<Map> {
     let [slots, info] = answers else { return Err(unexpected()) };
-    let epoch = text(info)?.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"));
+    let info = text(info)?;
+    let epoch = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"));
     let epoch = epoch.and_then(|epoch| epoch.trim().parse().ok()).unwrap_or(0);
-    Ok(Map { ranges: read_slots(slots, asked)?, epoch })
+    let is_ok = !info.lines().any(|line| line.trim() == "cluster_state:fail");
+    Ok(Map { ranges: read_slots(slots, asked)?, epoch, is_ok })
 }
 
 /// The masters in an answer to CLUSTER SLOTS. A node that does not know its own name is
@@ -179,6 +198,7 @@ mod tests {
         let map = |ranges: Vec<RangeInclusive<u16>>, epoch| Map {
             ranges: ranges.into_iter().map(|range| (range, host.clone())).collect(),
             epoch,
+            is_ok: true,
         };
         let whole = map(vec![0..=99, 100..=16383], 7);
         assert!(whole.is_whole());
@@ -193,11 +213,39 @@ mod tests {
         assert!(partial.is_better_than(&removed) && !whole.is_better_than(&whole));
     }
 
+    /// A replica that is cut off holds elections that it cannot win, and each has a new epoch.
     #[test]
-    fn reads_the_epoch() {
+    fn a_node_that_is_cut_off_is_not_believed() {
+        let host = Host { name: "node".to_owned(), port: 1 };
+        let map = |last, epoch, is_ok| Map { ranges: vec![(0..=last, host.clone())], epoch, is_ok };
+        let cut_off = map(16383, 40, false);
+        for served in [map(16383, 7, true), map(99, 7, true)] {
+            assert!(served.is_better_than(&cut_off), "{served:?}");
+            assert!(!cut_off.is_better_than(&served), "{served:?}");
+        }
+        let removed = Map { ranges: Vec::new(), epoch: 0, is_ok: true };
+        assert!(cut_off.is_better_than(&removed), "it knows at least who had the slots");
+    }
+
+    #[test]
+    fn what_a_map_does_not_mention_stays() {
+        let whole = owners_after(&[], vec![(0..=99, 'a'), (100..=16383, 'b')]);
+        assert_eq!(whole.len(), usize::from(SLOTS));
+        let after = owners_after(&whole, vec![(50..=200, 'c')]);
+        let owner = |slot: usize| after[slot];
+        assert_eq!([owner(49), owner(50), owner(200), owner(201)], ['a', 'c', 'c', 'b'].map(Some));
+        let partial = owners_after(&[], vec![(0..=9, 'a')]);
+        assert_eq!((partial[9], partial[10]), (Some('a'), None));
+    }
+
+    #[test]
+    fn reads_the_epoch_and_the_state() {
         let host = Host { name: "node".to_owned(), port: 1 };
         let info = word("cluster_state:ok\r\ncluster_current_epoch:12\r\ncluster_my_epoch:3\r\n");
         let map = read_map(&[Value::Array(Vec::new()), info], &host).unwrap();
-        assert_eq!((map.epoch, map.covered()), (12, 0));
+        assert_eq!((map.epoch, map.covered(), map.is_ok), (12, 0, true));
+        let info = word("cluster_state:fail\r\ncluster_current_epoch:13\r\n");
+        let map = read_map(&[Value::Array(Vec::new()), info], &host).unwrap();
+        assert_eq!((map.epoch, map.is_ok), (13, false));
     }
 }
