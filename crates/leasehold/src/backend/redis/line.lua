@@ -7,8 +7,10 @@ local PATIENCE = 3000
 local LINGER = 3600000
 
 -- Killed clients leave their waiters behind, perhaps a hundred thousand of them. One call takes
--- at most so many waiters out of lines: a server does nothing else meanwhile.
+-- at most so many waiters out of lines, and FEWEST of each: a server does nothing else meanwhile,
+-- and the dead in one line do not hold up the other locks of the call.
 local LOOKS = 1000
+local FEWEST = 8
 local looks = LOOKS
 -- In a line that is longer than LONG, whoever comes or shows itself looks at SWEPT others, and
 -- takes those out that have been silent for GONE. (Not for PATIENCE: one that was only paused
@@ -117,6 +119,7 @@ end
 -- the next who come queue, and live waiters ask again soon.
 -- `last` is the lock's last token, where it is known.
 local function serve(lock, record, line, last)
+  looks = math.max(looks, FEWEST)
   while looks > 0 do
     local waiter = call('LPOP', line)
     if not waiter then
