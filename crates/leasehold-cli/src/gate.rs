@@ -28,8 +28,7 @@ mod upstream;
 mod worker;
 
 /// How long clients may go on to send their requests after a signal. The service may take its
-/// time for what it has: whoever starts the next gate must be able to rely on it that nothing older
-/// is under way.
+/// time for what it has: when the next gate starts, nothing older may be under way.
 const GRACE: Duration = Duration::from_secs(5);
 /// For everything else.
 const MARGIN: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! A store that says that it is gone: that is a loss, not a doubt, whoever hears it first.
+//! A store that says it is gone ends its leases: a loss, not a doubt, on every path that hears of it.
 
 #![cfg(feature = "suite")]
 

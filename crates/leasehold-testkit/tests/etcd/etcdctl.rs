@@ -84,7 +84,7 @@ async fn etcdctl_waits_for_us_and_gets_it_after_us() {
     assert_eq!(client.locks.list("").await.unwrap().len(), 1, "listed like our own");
 }
 
-/// Keys below a name come and go all the time: whoever does not wait gets an answer all the same.
+/// Keys below a name come and go all the time: a claim that does not wait still gets an answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn busy_nested_names_do_not_keep_an_outer_lock_from_being_tried() {
     let cluster = Etcd::start(1, &[]).unwrap();

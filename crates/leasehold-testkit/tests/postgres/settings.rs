@@ -58,7 +58,7 @@ async fn defaults_of_others_are_not_ours() {
     }
 }
 
-/// It may say that the disk is full: who asks is told, and nothing is tried all the same.
+/// The setting may mean that the disk is full: the claim is refused, and nothing is written.
 #[tokio::test]
 async fn a_role_that_only_reads_is_refused() {
     let server = Postgres::start(&["default_transaction_read_only=on"]).unwrap();

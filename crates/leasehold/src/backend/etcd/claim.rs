@@ -163,8 +163,8 @@ impl EtcdStore {
         if let Some(first) = behind.filter(|_| !claim.queue) {
             // In line only to see who is ahead.
             let held_by = value::held_by(first.value());
-            // First: without an answer the key may be first in line by then, and whoever settles
-            // must not take for granted what is about to be deleted.
+            // First: if the removal gets no answer, the key may be first in line by the time the
+            // claim is settled, and must not be adopted while its deletion is under way.
             self.table.lock().bar(claim.owner, claim.ttl, now);
             self.remove(key, revision).await?;
             self.table.lock().forget(claim.owner, now);
