@@ -117,7 +117,7 @@ impl ZookeeperStore {
         Ok(store)
     }
 
-    /// What the user is told: if the credentials do not do, and there are none, that.
+    /// The error for the user: it names missing credentials where there are none.
     fn told<T>(&self, answer: Result<T>) -> Result<T> {
         match self.target.digest {
             Some(_) => answer,

@@ -180,7 +180,7 @@ impl Backend for Scripted {
     }
 }
 
-/// What a release is told, so that answers to others are noticed.
+/// The answer to a release: it differs between neighbours, so that a mix-up is noticed.
 fn released(number: u64) -> Release {
     if number.is_multiple_of(3) { Release::NotHeld } else { Release::Released }
 }

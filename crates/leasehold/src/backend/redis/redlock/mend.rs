@@ -5,8 +5,8 @@
 //! no voter, or a list on which everybody has notice: the next one goes on.
 //!
 //! *Recovery.* A majority of voters is sealed with a new epoch, which ends what older
-//! requests could still do; those nodes are told the highest token of these and the
-//! longest TTL ever granted; when that has passed by their own clocks, no lease of an older epoch can be left,
+//! requests could still do; the nodes that lost data get the highest token of these and
+//! the longest TTL ever granted; when that has passed by their own clocks, no lease of an older epoch can be left,
 //! and they vote again. Any client can take over from any step.
 //!
 //! What is left to an operator: voters that are no majority any more.
