@@ -72,5 +72,19 @@ pub fn table(rows: &[Row]) -> String {
             }
         }
     }
+    for row in rows {
+        if let Row::Ran(report) = row
+            && report.allowed.overlaps > 0
+        {
+            let _ = writeln!(
+                text,
+                "{} {}: {} overlaps with holders whose store had ended them, at most {:.1} ms",
+                report.store,
+                report.fault,
+                report.allowed.overlaps,
+                report.allowed.longest as f64 / 1e6
+            );
+        }
+    }
     text
 }

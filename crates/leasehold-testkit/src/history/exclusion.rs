@@ -12,12 +12,22 @@ use super::Violation;
 use super::event::{Asked, Event, What};
 use super::lease::LeaseRecord;
 
+/// Overlaps that are allowed: with holders that had yet to hear that their store ended them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Allowed {
+    /// How many.
+    pub overlaps: u64,
+    /// The longest, in nanoseconds.
+    pub longest: u64,
+}
+
 /// Every lease that began while another was not over, and every wrong answer of the store.
-/// Holders that were ended by their store hear of it within `heard` nanoseconds.
-pub fn check(events: &[Event], leases: &[LeaseRecord], heard: u64) -> Vec<Violation> {
-    let mut violations = overlaps(leases, heard);
+/// Holders that were ended by their store hear of it within `heard` nanoseconds; overlaps
+/// within that time are no violation, and are counted apart.
+pub fn check(events: &[Event], leases: &[LeaseRecord], heard: u64) -> (Vec<Violation>, Allowed) {
+    let (mut violations, allowed) = overlaps(leases, heard);
     violations.extend(wrongly_verified(events, leases));
-    violations
+    (violations, allowed)
 }
 
 fn wrongly_verified(events: &[Event], leases: &[LeaseRecord]) -> Vec<Violation> {
@@ -47,17 +57,21 @@ fn wrongly_verified(events: &[Event], leases: &[LeaseRecord]) -> Vec<Violation> 
     wrong.collect()
 }
 
-fn overlaps(leases: &[LeaseRecord], heard: u64) -> Vec<Violation> {
+fn overlaps(leases: &[LeaseRecord], heard: u64) -> (Vec<Violation>, Allowed) {
     let mut spans: Vec<&LeaseRecord> =
         leases.iter().filter(|lease| lease.returned < lease.end()).collect();
     spans.sort_by_key(|lease| lease.returned);
     let mut longest: HashMap<&str, &LeaseRecord> = HashMap::new();
     let mut violations = Vec::new();
+    let mut allowed = Allowed::default();
     for lease in spans {
         let before = longest.entry(&lease.lock).or_insert(lease);
         let overlap = before.end().saturating_sub(lease.returned);
-        let allowed = if before.was_ended() { heard } else { 0 };
-        if before.token != lease.token && overlap > allowed {
+        let overlaps = before.token != lease.token && overlap > 0;
+        if overlaps && before.was_ended() && overlap <= heard {
+            allowed.overlaps += 1;
+            allowed.longest = allowed.longest.max(overlap);
+        } else if overlaps {
             violations.push(Violation {
                 at: lease.returned,
                 lock: lease.lock.clone(),
@@ -76,7 +90,7 @@ fn overlaps(leases: &[LeaseRecord], heard: u64) -> Vec<Violation> {
             *before = lease;
         }
     }
-    violations
+    (violations, allowed)
 }
 
 #[cfg(test)]
@@ -89,7 +103,7 @@ mod tests {
     }
 
     fn check_within(sketch: &Sketch, heard: u64) -> Vec<Violation> {
-        super::check(&sketch.history().events, &sketch.leases(), heard)
+        super::check(&sketch.history().events, &sketch.leases(), heard).0
     }
 
     #[test]
@@ -121,6 +135,8 @@ mod tests {
             assert_eq!(check_within(&ended, 10 * MS), []);
             assert_eq!(check_within(&ended, 4 * MS).len(), 1, "it heard too late");
             assert_eq!(check(&ended).len(), 1, "nothing was said about hearing");
+            let (_, allowed) = super::check(&ended.history().events, &ended.leases(), 10 * MS);
+            assert_eq!(allowed, Allowed { overlaps: 1, longest: 5 * MS });
         }
     }
 

@@ -55,6 +55,8 @@ pub struct Report {
     pub excused: Vec<String>,
     /// Violations by checker.
     pub violations: Vec<(&'static str, Vec<Violation>)>,
+    /// Overlaps with holders that had yet to hear that their store ended them.
+    pub allowed: exclusion::Allowed,
     /// What the control lost.
     pub control: Control,
 }
@@ -64,6 +66,7 @@ impl Report {
     pub fn of(history: &History) -> Self {
         let events = &history.events;
         let leases = leases(events);
+        let (overlapping, allowed) = exclusion::check(events, &leases, history.heard());
         let mut report = Self {
             store: String::new(),
             fault: String::new(),
@@ -81,9 +84,10 @@ impl Report {
                 ("RT", order::check(&leases)),
                 ("F", fence::check(events)),
                 ("D", deadline::check(events, &leases)),
-                ("X", exclusion::check(events, &leases, history.heard())),
+                ("X", overlapping),
                 ("L", liveness::check(history, &leases)),
             ],
+            allowed,
             control: Control::of(events),
         };
         events.iter().for_each(|event| report.count(&event.what));
