@@ -13,7 +13,7 @@ use anyhow::{Context, Result, ensure};
 use leasehold::Locks;
 use leasehold::backend::etcd::EtcdStore;
 use leasehold::clock::Clock;
-use leasehold_testkit::servers::Etcd;
+use leasehold_faults::servers::Etcd;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use leasehold::Locks;
-use leasehold_testkit::servers::Postgres;
+use leasehold_faults::servers::Postgres;
 use tokio::runtime::Runtime;
 
 use crate::Plan;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use leasehold::Locks;
-use leasehold_testkit::servers::Zookeeper;
+use leasehold_faults::servers::Zookeeper;
 use tokio::task::JoinSet;
 
 use crate::Plan;

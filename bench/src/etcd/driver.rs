@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use etcd_client::{Client, Compare, CompareOp, LockOptions, PutOptions, Txn, TxnOp};
-use leasehold_testkit::servers::Etcd;
+use leasehold_faults::servers::Etcd;
 use tokio::task::JoinSet;
 
 use super::Done;

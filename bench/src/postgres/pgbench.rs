@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use leasehold_testkit::servers::Postgres;
+use leasehold_faults::servers::Postgres;
 
 const SCRIPT: &str = "\\set key random(1, 1000000)\n\
      select pg_advisory_lock(:key);\nselect pg_advisory_unlock(:key);\n";

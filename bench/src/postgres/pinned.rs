@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use leasehold_testkit::servers::Postgres;
+use leasehold_faults::servers::Postgres;
 
 /// The cores that the server is pinned to, as `taskset` names them. (Pin the client with
 /// `taskset` itself.)

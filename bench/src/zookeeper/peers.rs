@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use leasehold_testkit::servers::Zookeeper;
+use leasehold_faults::servers::Zookeeper;
 use tokio::task::JoinSet;
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error, LockPrefix};
 

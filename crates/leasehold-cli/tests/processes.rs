@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use leasehold::StoreKind;
-use leasehold_testkit::processes::{self, Scene};
+use leasehold_faults::processes::{self, Scene};
 
 /// How a folder becomes a store of this kind; `None` for one that ends with its process.
 /// No default arm: a new store has to say.
@@ -42,7 +42,7 @@ fn no_increment_is_lost() {
 /// ends them, and the other cases hold as everywhere.
 #[test]
 fn redis_passes_what_needs_no_eyes() {
-    let server = leasehold_testkit::servers::Redis::start(&[]).expect("a Redis server starts");
+    let server = leasehold_faults::servers::Redis::start(&[]).expect("a Redis server starts");
     for case in [processes::a_stopped_holder_is_replaced_and_told, processes::no_increment_is_lost]
     {
         case(&Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| server.url()));
@@ -51,7 +51,7 @@ fn redis_passes_what_needs_no_eyes() {
 
 #[test]
 fn redlock_passes_what_needs_no_eyes() {
-    let nodes = leasehold_testkit::servers::Redlock::start(3, &[]).expect("Redis servers start");
+    let nodes = leasehold_faults::servers::Redlock::start(3, &[]).expect("Redis servers start");
     for case in [processes::a_stopped_holder_is_replaced_and_told, processes::no_increment_is_lost]
     {
         case(&Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| nodes.url()));
@@ -61,7 +61,7 @@ fn redlock_passes_what_needs_no_eyes() {
 /// A session does not see that its client's process is gone: its TTL ends it.
 #[test]
 fn zookeeper_passes_what_needs_no_eyes() {
-    let server = leasehold_testkit::servers::Zookeeper::start().expect("a server starts");
+    let server = leasehold_faults::servers::Zookeeper::start().expect("a server starts");
     for case in [processes::a_stopped_holder_is_replaced_and_told, processes::no_increment_is_lost]
     {
         case(&Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| server.url("/processes")));
@@ -72,7 +72,7 @@ fn zookeeper_passes_what_needs_no_eyes() {
 /// session does, by its socket.
 #[test]
 fn postgres_passes_what_each_mode_can_see() {
-    let server = leasehold_testkit::servers::Postgres::start(&[]).expect("a server starts");
+    let server = leasehold_faults::servers::Postgres::start(&[]).expect("a server starts");
     let on = |mode: &str| {
         let url = format!("{}?mode={mode}", server.url());
         Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| url)
@@ -86,7 +86,7 @@ fn postgres_passes_what_each_mode_can_see() {
 /// A session does not see that its client's process is gone: its TTL ends it.
 #[test]
 fn etcd_passes_what_it_can_see() {
-    let server = leasehold_testkit::servers::Etcd::start(1, &[]).expect("a server starts");
+    let server = leasehold_faults::servers::Etcd::start(1, &[]).expect("a server starts");
     let scene = || Scene::new(env!("CARGO_BIN_EXE_leasehold"), |_| server.url());
     processes::a_stopped_holder_is_replaced_and_told(&scene());
     processes::no_increment_is_lost(&scene());

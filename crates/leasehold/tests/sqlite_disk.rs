@@ -1,4 +1,5 @@
 //! The embedded store on a disk that is full. Needs root, for a small disk of its own.
+#![cfg(feature = "sqlite")]
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
 //! The embedded store's file as others mount it. Needs root, for mount namespaces.
+#![cfg(feature = "sqlite")]
 
 use std::path::Path;
 use std::process::Command;

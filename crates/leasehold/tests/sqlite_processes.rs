@@ -1,5 +1,6 @@
 //! The embedded store between real processes that are killed without warning:
 //! never two holders, never a token twice, and no waiting for the dead one's TTL.
+#![cfg(feature = "sqlite")]
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};

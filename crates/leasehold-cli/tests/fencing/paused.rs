@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use leasehold::Lease;
-use leasehold_testkit::servers::{Objects, Postgres, Redis};
+use leasehold_faults::servers::{Objects, Postgres, Redis};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 

@@ -204,7 +204,7 @@ fn connections_to_the_service_are_used_again() {
 #[test]
 fn a_service_that_is_not_there_is_502_and_the_gate_ends_in_order() {
     let folder = TempDir::new().unwrap();
-    let nobody = ([127, 0, 0, 1], leasehold_testkit::servers::free_port()).into();
+    let nobody = ([127, 0, 0, 1], leasehold_faults::servers::free_port()).into();
     let mut gate = Gate::start(&folder, nobody, &[]);
     assert_eq!(put(gate.address, 5, "x").status, 502);
     gate.signal();

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use leasehold_testkit::servers::Redis;
+use leasehold_faults::servers::Redis;
 
 use crate::scene::{Running, Scene};
 

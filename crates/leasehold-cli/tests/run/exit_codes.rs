@@ -150,7 +150,7 @@ fn the_version_is_told() {
 #[test]
 fn an_evicting_server_is_204_unless_allowed() {
     let options = ["--maxmemory", "8mb", "--maxmemory-policy", "allkeys-lru"];
-    let server = leasehold_testkit::servers::Redis::start(&options).expect("a server starts");
+    let server = leasehold_faults::servers::Redis::start(&options).expect("a server starts");
     let code = |words: &[&str], url: &str| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_leasehold"));
         let ended = command.args(words).env("LEASEHOLD_STORE", url).output().expect("it runs");
@@ -167,7 +167,7 @@ fn an_evicting_server_is_204_unless_allowed() {
 /// A password that is wrong or missing: 203, and what to check.
 #[test]
 fn a_refused_password_is_203_with_what_to_check() {
-    let server = leasehold_testkit::servers::Redis::start(&["--requirepass", "hush"]);
+    let server = leasehold_faults::servers::Redis::start(&["--requirepass", "hush"]);
     let (scene, server) = (Scene::new(), server.expect("a server starts"));
     let ls = |login: &str| {
         let mut command = scene.leasehold(["ls"]);

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use leasehold_testkit::servers::Redis;
+use leasehold_faults::servers::Redis;
 
 use crate::scene::{Running, Scene, ended};
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::Command;
 
-use leasehold_testkit::servers::Redis;
+use leasehold_faults::servers::Redis;
 
 use crate::scene::{Ended, Scene, ended};
 

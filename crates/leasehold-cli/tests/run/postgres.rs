@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Child, Command, Stdio};
 
-use leasehold_testkit::servers::Postgres;
+use leasehold_faults::servers::Postgres;
 
 use crate::scene::{Running, Scene, ended, eventually, until};
 

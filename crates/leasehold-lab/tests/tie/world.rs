@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use leasehold_testkit::faults::faketime::FakeTime;
-use leasehold_testkit::servers::Redis;
+use leasehold_faults::faults::faketime::FakeTime;
+use leasehold_faults::servers::Redis;
 use redis::{Cmd, Connection, Value, cmd};
 use tempfile::TempDir;
 
