@@ -3,7 +3,7 @@
 //! No other Redlock gives a token. Here a majority of the nodes stores it together with the
 //! lock: usually in the one round trip that takes the lock, with a guess, and otherwise in a
 //! second one (`docs/backends/redlock.md`; the protocol is explored to its last state in
-//! `crates/leasehold-lab`, whose node is the model of the scripts here).
+//! `crates/leasehold-models`, whose node is the model of the scripts here).
 
 use std::fmt;
 use std::sync::Arc;

@@ -15,7 +15,7 @@ const BEGIN: u64 = 4_000_000_000;
 /// Between what one replay leaves behind and the next.
 const APART: u64 = 10_000;
 /// The channel on which nobody but the listener waits.
-const MARK: &str = "tie:mark";
+const MARK: &str = "model:mark";
 
 /// The server and who speaks with it.
 pub(crate) struct World {
@@ -45,7 +45,7 @@ impl World {
         let client = redis::Client::open(server.url()).expect("its URL is one");
         let mut listener = client.get_connection().expect("it listens");
         listener.set_read_timeout(Some(Duration::from_secs(60))).expect("it can be set");
-        let hear = cmd("PSUBSCRIBE").arg("tie:*").get_packed_command();
+        let hear = cmd("PSUBSCRIBE").arg("model:*").get_packed_command();
         listener.send_packed_command(&hear).expect("it can be sent");
         listener.recv_response().expect("it is heard from now on");
         let connection = client.get_connection().expect("it answers");
@@ -61,7 +61,7 @@ impl World {
         self.pass(APART);
         // A replay that ended with a difference left some unheard.
         self.messages();
-        format!("tie:{}", self.replays)
+        format!("model:{}", self.replays)
     }
 
     /// Moves the clock by so many seconds.

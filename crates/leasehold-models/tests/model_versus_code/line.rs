@@ -6,11 +6,11 @@
 mod ledger;
 mod seen;
 
-use leasehold_lab::line::node::{Answer, Held, Order, Rules, Server};
-use leasehold_lab::line::{LIVE, TTL};
+use leasehold_models::line::node::{Answer, Held, Order, Rules, Server};
+use leasehold_models::line::{LIVE, TTL};
 use redis::{Value, cmd};
 
-use crate::episode::{Gap, Tally, Tie, same};
+use crate::episode::{Comparison, Gap, Tally, same};
 use crate::world::{Message, World, words};
 use ledger::{Ledger, MEMORY};
 use seen::Seen;
@@ -60,7 +60,7 @@ pub(crate) enum Locks {
 }
 
 /// Both of them.
-pub(crate) struct LineTie<'a> {
+pub(crate) struct LineComparison<'a> {
     world: &'a mut World,
     rules: Rules,
     word: String,
@@ -80,7 +80,7 @@ struct Lock {
     odd: bool,
 }
 
-impl<'a> LineTie<'a> {
+impl<'a> LineComparison<'a> {
     pub(crate) fn new(world: &'a mut World, rules: Rules) -> Self {
         let (word, locks, tally) = Default::default();
         Self { world, rules, word, ticks: 0, locks, tally }
@@ -400,7 +400,7 @@ impl Lock {
     }
 }
 
-impl Tie for LineTie<'_> {
+impl Comparison for LineComparison<'_> {
     type Step = Step;
 
     fn random(&self, random: &mut fastrand::Rng) -> Step {

@@ -9,10 +9,10 @@ mod names;
 mod register;
 mod steps;
 
-use leasehold_lab::quorum::node::{Answer, Node, Order, Request, Rules, Standing};
+use leasehold_models::quorum::node::{Answer, Node, Order, Request, Rules, Standing};
 use redis::{Value, cmd};
 
-use crate::episode::{Gap, Tally, Tie, same};
+use crate::episode::{Comparison, Gap, Tally, same};
 use crate::world::{Message, World, words};
 use marker::Marker;
 use names::{client, holder, id, list, text};
@@ -38,7 +38,7 @@ const RECORD: usize = 1;
 const LINE: usize = 2;
 
 /// Both of them.
-pub(crate) struct NodeTie<'a> {
+pub(crate) struct NodeComparison<'a> {
     world: &'a mut World,
     rules: Rules,
     word: String,
@@ -47,7 +47,7 @@ pub(crate) struct NodeTie<'a> {
     tally: Tally,
 }
 
-impl<'a> NodeTie<'a> {
+impl<'a> NodeComparison<'a> {
     pub(crate) fn new(world: &'a mut World, rules: Rules) -> Self {
         let locks = [Register::new(""), Register::new("")];
         let (word, marker, tally) = Default::default();
@@ -440,7 +440,7 @@ impl<'a> NodeTie<'a> {
     }
 }
 
-impl Tie for NodeTie<'_> {
+impl Comparison for NodeComparison<'_> {
     type Step = Step;
 
     fn random(&self, random: &mut fastrand::Rng) -> Step {

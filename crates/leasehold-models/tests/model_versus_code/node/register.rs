@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_lab::quorum::node::Node;
+use leasehold_models::quorum::node::Node;
 use redis::cmd;
 
 use super::names::{client, id, text};

@@ -1,7 +1,7 @@
 //! What the server keeps of one lock, in the words of the model.
 
-use leasehold_lab::line::node::{Bar, Place};
-use leasehold_lab::line::{LIVE, OLDEST};
+use leasehold_models::line::node::{Bar, Place};
+use leasehold_models::line::{LIVE, OLDEST};
 use redis::{Value, cmd};
 
 use super::{TICK, client_of};

@@ -1,6 +1,6 @@
 //! What a node keeps of itself: who it votes with, and bounds of all it ever granted.
 
-use leasehold_lab::quorum::node::{Node, Standing};
+use leasehold_models::quorum::node::{Node, Standing};
 
 use super::names::list;
 

@@ -1,10 +1,10 @@
-//! `leasehold-lab`: explores the models of Leasehold's protocols.
+//! `leasehold-models`: explores the models of Leasehold's protocols.
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use leasehold_lab::catalogue::{self, Case, Size};
+use leasehold_models::catalogue::{self, Case, Size};
 
 /// Explores the models of Leasehold's protocols.
 #[derive(Debug, Parser)]
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
                     Some(variant) if known => format!("no variant {variant:?} of {model}"),
                     _ => format!("no model {model:?}"),
                 };
-                eprintln!("there is {missing}; `leasehold-lab list` names them all");
+                eprintln!("there is {missing}; `leasehold-models list` names them all");
                 return ExitCode::from(2);
             }
             let mut code = ExitCode::SUCCESS;

@@ -1,9 +1,9 @@
-//! The models are tied to the code: the same random requests go to the real scripts on a real
+//! The models are compared with the code: the same random requests go to the real scripts on a real
 //! server and to a model's pure step, and every answer, every message and all that is kept are
 //! compared after each of them.
 //!
 //! The server's clock stands still until a step moves it: nothing here depends on how fast
-//! anything is. `TIE_SEED` chooses other requests, `TIE_EPISODES` more of them; a difference is
+//! anything is. `MODEL_SEED` chooses other requests, `MODEL_EPISODES` more of them; a difference is
 //! told with its seed and with no more steps than it takes.
 
 mod episode;
@@ -11,22 +11,22 @@ mod line;
 mod node;
 mod world;
 
-use episode::{Tie, compare};
+use episode::{Comparison, compare};
 use leasehold::backend::{redis, redlock};
-use leasehold_lab::{line::node::Rules, quorum::node::Rules as NodeRules};
-use line::LineTie;
-use node::NodeTie;
+use leasehold_models::{line::node::Rules, quorum::node::Rules as NodeRules};
+use line::LineComparison;
+use node::NodeComparison;
 use world::World;
 
 /// Compares all steps; fails with the difference, if there is one.
-fn tied<T: Tie>(what: &str, tie: &mut T) {
-    let compared = compare(tie).unwrap_or_else(|difference| panic!("{difference}"));
+fn agrees<T: Comparison>(what: &str, comparison: &mut T) {
+    let compared = compare(comparison).unwrap_or_else(|difference| panic!("{difference}"));
     println!("{what}: {compared} steps compared, no difference");
 }
 
 /// Fails if there is no difference, or one without a step.
-fn noticed<T: Tie>(rule: &str, tie: &mut T) {
-    let Err(difference) = compare(tie) else {
+fn noticed<T: Comparison>(rule: &str, comparison: &mut T) {
+    let Err(difference) = compare(comparison) else {
         panic!("nobody notices that {rule} is left out");
     };
     println!("without {rule}: {difference}");
@@ -36,9 +36,9 @@ fn noticed<T: Tie>(rule: &str, tie: &mut T) {
 #[test]
 fn the_line_is_its_model() {
     let mut world = World::start(redis::script_text);
-    let mut tie = LineTie::new(&mut world, Rules::default());
-    tied("line", &mut tie);
-    tie.tally().want(&[
+    let mut comparison = LineComparison::new(&mut world, Rules::default());
+    agrees("line", &mut comparison);
+    comparison.tally().want(&[
         "Claim: granted",
         "Claim: queued",
         "Claim: barred",
@@ -77,16 +77,16 @@ fn a_line_with_a_rule_left_out_is_noticed() {
     ];
     let mut world = World::start(redis::script_text);
     for (rule, rules) in wrong {
-        noticed(rule, &mut LineTie::new(&mut world, rules));
+        noticed(rule, &mut LineComparison::new(&mut world, rules));
     }
 }
 
 #[test]
 fn a_redlock_node_is_its_model() {
     let mut world = World::start(redlock::script_text);
-    let mut tie = NodeTie::new(&mut world, NodeRules::default());
-    tied("redlock node", &mut tie);
-    tie.tally().want(&[
+    let mut comparison = NodeComparison::new(&mut world, NodeRules::default());
+    agrees("redlock node", &mut comparison);
+    comparison.tally().want(&[
         "claim: granted with its guess",
         "claim: granted",
         "claim: held",
@@ -133,6 +133,6 @@ fn a_redlock_node_with_a_rule_left_out_is_noticed() {
     ];
     let mut world = World::start(redlock::script_text);
     for (rule, rules) in wrong {
-        noticed(rule, &mut NodeTie::new(&mut world, rules));
+        noticed(rule, &mut NodeComparison::new(&mut world, rules));
     }
 }

@@ -7,15 +7,15 @@ use std::fmt;
 
 /// How many steps an episode has: few enough to try which of them matter.
 const LENGTH: usize = 150;
-/// How many episodes there are, unless `TIE_EPISODES` says otherwise.
+/// How many episodes there are, unless `MODEL_EPISODES` says otherwise.
 const EPISODES: u64 = 80;
 // At least ten thousand steps are compared.
 const _: () = assert!(EPISODES * LENGTH as u64 >= 10_000);
-/// Where random numbers begin, unless `TIE_SEED` says otherwise.
+/// Where random numbers begin, unless `MODEL_SEED` says otherwise.
 const SEED: u64 = 0x1ea5_e401d;
 
 /// Two that are to be the same.
-pub(crate) trait Tie {
+pub(crate) trait Comparison {
     /// What is done to both.
     type Step: fmt::Debug + Clone;
 
@@ -46,7 +46,7 @@ impl Tally {
             println!("  {count:>6} {what}");
         }
         // Whoever chooses the steps knows what is rare among them.
-        let whole = number("TIE_EPISODES").is_none();
+        let whole = number("MODEL_EPISODES").is_none();
         for what in all.iter().filter(|_| whole) {
             let count = self.0.get(*what).copied().unwrap_or(0);
             assert!(count >= 5, "{what}: only {count}");
@@ -72,15 +72,15 @@ pub(crate) struct Difference {
 }
 
 /// Runs all episodes; how many steps were compared.
-pub(crate) fn compare<T: Tie>(tie: &mut T) -> Result<usize, Difference> {
-    let seed = number("TIE_SEED").unwrap_or(SEED);
-    let episodes = number("TIE_EPISODES").unwrap_or(EPISODES);
+pub(crate) fn compare<T: Comparison>(comparison: &mut T) -> Result<usize, Difference> {
+    let seed = number("MODEL_SEED").unwrap_or(SEED);
+    let episodes = number("MODEL_EPISODES").unwrap_or(EPISODES);
     let mut compared = 0;
     for seed in seed..seed + episodes {
         let mut random = fastrand::Rng::with_seed(seed);
-        let steps: Vec<T::Step> = (0..LENGTH).map(|_| tie.random(&mut random)).collect();
-        if let Err(gap) = tie.replay(&steps) {
-            return Err(shrink(tie, seed, steps, gap));
+        let steps: Vec<T::Step> = (0..LENGTH).map(|_| comparison.random(&mut random)).collect();
+        if let Err(gap) = comparison.replay(&steps) {
+            return Err(shrink(comparison, seed, steps, gap));
         }
         compared += steps.len();
     }
@@ -88,7 +88,12 @@ pub(crate) fn compare<T: Tie>(tie: &mut T) -> Result<usize, Difference> {
 }
 
 /// Leaves out what it does not take.
-fn shrink<T: Tie>(tie: &mut T, seed: u64, mut steps: Vec<T::Step>, gap: Gap) -> Difference {
+fn shrink<T: Comparison>(
+    comparison: &mut T,
+    seed: u64,
+    mut steps: Vec<T::Step>,
+    gap: Gap,
+) -> Difference {
     steps.truncate(gap.after);
     let mut what = gap.what;
     // What mattered at first may not, when others are left out.
@@ -100,7 +105,7 @@ fn shrink<T: Tie>(tie: &mut T, seed: u64, mut steps: Vec<T::Step>, gap: Gap) -> 
             at -= 1;
             let mut fewer = steps.clone();
             fewer.remove(at);
-            if let Err(gap) = tie.replay(&fewer) {
+            if let Err(gap) = comparison.replay(&fewer) {
                 fewer.truncate(gap.after);
                 at = at.min(fewer.len());
                 steps = fewer;
@@ -119,7 +124,7 @@ fn number(variable: &str) -> Option<u64> {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "they differ (TIE_SEED={} TIE_EPISODES=1):", self.seed)?;
+        writeln!(f, "they differ (MODEL_SEED={} MODEL_EPISODES=1):", self.seed)?;
         for (number, step) in self.steps.iter().enumerate() {
             writeln!(f, "  {:>4}. {step}", number + 1)?;
         }

@@ -1,6 +1,6 @@
 //! A test for every case of a model.
 
-use leasehold_lab::catalogue::{self, Case};
+use leasehold_models::catalogue::{self, Case};
 
 /// Explores a case, prints what was seen, and compares it with what must be seen.
 pub(crate) fn explore(model: &str, variant: &str) {

@@ -1,14 +1,14 @@
 //! Claims: what a node is asked, and what the model says it must answer.
 
-use leasehold_lab::quorum::node::{Answer, Order};
+use leasehold_models::quorum::node::{Answer, Order};
 use redis::Value;
 
 use super::names::{holder, id, text};
-use super::{FURTHEST, LINE, LOCK, Mark, NodeTie, RECORD, Sender, in_short, int, locks};
+use super::{FURTHEST, LINE, LOCK, Mark, NodeComparison, RECORD, Sender, in_short, int, locks};
 use crate::episode::same;
 use crate::world::words;
 
-impl NodeTie<'_> {
+impl NodeComparison<'_> {
     pub(super) fn claim(
         &mut self,
         by: Sender,
