@@ -1,4 +1,5 @@
 //! A store whose file, log or index is removed or replaced while leases are held.
+#![cfg(feature = "sqlite")]
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
 //! The embedded store between several users. Needs root, to become them.
+#![cfg(feature = "sqlite")]
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
