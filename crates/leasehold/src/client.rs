@@ -137,7 +137,7 @@ impl Client {
                 return Poll::Ready(Err(if begun { error.outcome_unknown() } else { error }));
             }
             begun = true;
-            let _inside = self.context.runtime.enter();
+            let _inside = enter(&self.context.runtime);
             let polling = AssertUnwindSafe(|| future.as_mut().poll(cx));
             panic::catch_unwind(polling).unwrap_or_else(|panicked| {
                 // It may have ended just while we polled; any other panic is the caller's.
@@ -149,6 +149,18 @@ impl Client {
         })
         .await
     }
+}
+
+/// Timers and sockets that are made from now on belong to this runtime, until dropped.
+#[cfg(not(shuttle))]
+pub(crate) fn enter(runtime: &Handle) -> tokio::runtime::EnterGuard<'_> {
+    runtime.enter()
+}
+
+/// shuttle has one runtime for all.
+#[cfg(shuttle)]
+pub(crate) fn enter(runtime: &Handle) -> &Handle {
+    runtime
 }
 
 fn no_runtime() -> Error {

@@ -84,7 +84,7 @@ impl Errands {
         let state = State { stage: Stage::Busy { woken: false }, waiter: None, free: false };
         let runtime = self.runtime.clone();
         let shared = Arc::new(Shared { runtime, state: Mutex::new(state) });
-        let _inside = self.runtime.enter();
+        let _inside = crate::client::enter(&self.runtime);
         shared.step(Box::pin(work));
         if !shared.is_over() {
             self.look_after(&shared);

@@ -57,7 +57,14 @@
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
 
+// Under `--cfg shuttle` another scheduler decides who runs when: see `schedules.rs`.
+#[cfg(shuttle)]
+extern crate shuttle_parking_lot as parking_lot;
+#[cfg(shuttle)]
+extern crate shuttle_tokio as tokio;
+
 pub mod backend;
+#[cfg(not(shuttle))]
 pub mod blocking;
 mod client;
 pub mod clock;
@@ -77,6 +84,8 @@ mod name;
 pub mod observe;
 mod owner;
 mod readiness;
+#[cfg(all(test, shuttle))]
+mod schedules;
 mod terms;
 mod token;
 

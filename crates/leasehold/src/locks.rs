@@ -31,6 +31,12 @@ impl Locks {
         Self { client: Arc::new(client) }
     }
 
+    /// Whether none of its requests is under way or collected.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.client.claims.is_idle() && self.client.releases.is_idle()
+    }
+
     /// A client of this store, for stores that were opened by hand.
     pub fn on(backend: Arc<dyn Backend>) -> Connect {
         Connect::on(backend)

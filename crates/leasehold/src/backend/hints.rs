@@ -12,10 +12,11 @@ pub(super) struct Hints(broadcast::Sender<Hint>);
 
 impl Default for Hints {
     fn default() -> Self {
-        Self(broadcast::Sender::new(BACKLOG))
+        Self(broadcast::channel(BACKLOG).0)
     }
 }
 
+#[cfg(not(shuttle))]
 impl Hints {
     pub(super) fn announce(&self, hint: Hint) {
         // Fails when nobody listens, and then nobody has leases.
@@ -25,5 +26,15 @@ impl Hints {
     pub(super) async fn next(&self) -> Hint {
         // A hint between two calls is missed; the next renewal then tells instead.
         self.0.subscribe().recv().await.unwrap_or(Hint::All)
+    }
+}
+
+/// shuttle has no such channel. A hint may be lost, so all of them are.
+#[cfg(shuttle)]
+impl Hints {
+    pub(super) fn announce(&self, _: Hint) {}
+
+    pub(super) async fn next(&self) -> Hint {
+        std::future::pending().await
     }
 }

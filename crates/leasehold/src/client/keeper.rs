@@ -2,10 +2,13 @@
 //! batches, and it fires losses at their deadlines even when the store is silent.
 
 use std::sync::Arc;
+#[cfg(not(shuttle))]
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+#[cfg(shuttle)]
+use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 use tokio::task::{self, JoinHandle};
 

@@ -31,7 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::Point;
 use crate::name::NameSet;
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod schedules;
 
 /// How often a request lets others come along before it leaves.
@@ -66,6 +66,13 @@ impl<R: Request> Lane<R> {
         let company = Company::default();
         let queue = Mutex::new(Queue { in_flight: 0, waiting: VecDeque::new(), company });
         Self(Arc::new(Shared { context, queue }))
+    }
+
+    /// Whether all slots are back, and nobody is in line.
+    #[cfg(test)]
+    pub(crate) fn is_idle(&self) -> bool {
+        let queue = self.0.queue.lock();
+        queue.in_flight == 0 && queue.waiting.is_empty()
     }
 
     /// Sends one request, alone or with others.

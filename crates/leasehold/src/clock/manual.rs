@@ -28,7 +28,7 @@ impl ManualClock {
     /// A clock that reads one hour after boot, in September 2001.
     pub fn new() -> Self {
         Self {
-            now: watch::Sender::new(Moment::from_nanos(3_600_000_000_000)),
+            now: watch::channel(Moment::from_nanos(3_600_000_000_000)).0,
             wall: Mutex::new(UNIX_EPOCH + Duration::from_secs(1_000_000_000)),
         }
     }

@@ -56,7 +56,7 @@ pub fn rejections() -> Rejections {
 
 fn announcer() -> &'static broadcast::Sender<Rejection> {
     static ANNOUNCER: OnceLock<broadcast::Sender<Rejection>> = OnceLock::new();
-    ANNOUNCER.get_or_init(|| broadcast::Sender::new(BACKLOG))
+    ANNOUNCER.get_or_init(|| broadcast::channel(BACKLOG).0)
 }
 
 /// Tells of a rejection, and gives it back to be returned.

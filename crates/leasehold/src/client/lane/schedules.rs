@@ -247,12 +247,8 @@ impl Lanes {
         assert!(answered.is_ok() || self.store.faulty, "{answered:?}");
     }
 
-    /// Whether all slots are back, and nobody is in line.
     fn are_idle(&self) -> bool {
-        let idle = |in_flight, waiting| in_flight == 0 && waiting == 0;
-        let (claims, releases) = (self.claims.0.queue.lock(), self.releases.0.queue.lock());
-        idle(claims.in_flight, claims.waiting.len())
-            && idle(releases.in_flight, releases.waiting.len())
+        self.claims.is_idle() && self.releases.is_idle()
     }
 }
 
