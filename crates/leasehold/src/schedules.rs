@@ -19,7 +19,7 @@ use crate::backend::{
 };
 use crate::clock::{Clock, ManualClock};
 use crate::error::{Error, Result};
-use crate::event::EventKind;
+use crate::event::{EventKind, Events};
 use crate::guarantees::Guarantees;
 use crate::lease::LeaseState;
 use crate::locks::Locks;
@@ -201,6 +201,17 @@ impl Backend for Remote {
     }
 }
 
+async fn next_renewal(events: &mut Events) {
+    loop {
+        let event = events.next().await.expect("the client lives");
+        match event.kind {
+            EventKind::Renewed => return,
+            EventKind::Lost(loss) => panic!("{loss:?}"),
+            _ => {}
+        }
+    }
+}
+
 /// A store, its clock, and how many held the lock at once.
 struct Scene {
     hand: Arc<ManualClock>,
@@ -333,25 +344,40 @@ fn every_lease_is_renewed_in_time() {
         for _ in 0..4 {
             scene.hand.advance(TTL / 5);
             some_time().await;
-            let renewed = async |events: &mut crate::event::Events| {
-                loop {
-                    let event = events.next().await.expect("the client lives");
-                    match event.kind {
-                        EventKind::Renewed => return,
-                        EventKind::Lost(loss) => panic!("{loss:?}"),
-                        _ => {}
-                    }
-                }
-            };
             scene.hand.advance(TTL / 5);
             for _ in &leases {
-                renewed(&mut events).await;
+                next_renewal(&mut events).await;
             }
         }
         assert!(leases.iter().all(|lease| lease.state() == LeaseState::Held));
         for lease in leases {
             lease.release().await.expect("it is held");
         }
+        scene.is_quiet(&[locks]).await;
+    });
+}
+
+/// The keeper is about to sleep for good, because the last lease went, when the next one comes.
+#[test]
+fn a_lease_that_comes_as_the_last_one_goes_is_renewed() {
+    try_schedules(|| async {
+        let scene = Scene::any();
+        let locks = scene.client().await;
+        let last = locks.lock("last").ttl(TTL).acquire().await.expect("it is free");
+        let next = locks.lock("next").ttl(TTL);
+        let taking = tokio::spawn(async move { next.acquire().await });
+        let releasing = tokio::spawn(async move { last.release().await });
+        some_time().await;
+        // The keeper looks around.
+        scene.hand.advance(TTL / 6);
+        releasing.await.expect("no panic").expect("it was held");
+        let next = taking.await.expect("no panic").expect("it is free");
+        let mut events = locks.events();
+        for _ in 0..3 {
+            scene.hand.advance(TTL / 8);
+        }
+        next_renewal(&mut events).await;
+        next.release().await.expect("it is held");
         scene.is_quiet(&[locks]).await;
     });
 }

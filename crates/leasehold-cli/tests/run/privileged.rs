@@ -70,3 +70,20 @@ fn a_command_that_cannot_be_signalled_is_reported_until_it_is_gone() {
         assert!(!ended.stderr.contains("the command was ended"), "{ended:?}");
     }
 }
+
+/// One attempt to end it is not enough: it may give up its privileges.
+#[test]
+fn a_command_that_gives_up_its_privileges_is_ended_then() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let scene = scene();
+    let script = "exec ./as-root sh -c 'echo $$ > drops; sleep 4; \
+                  exec setpriv --reuid=65534 --regid=65534 --clear-groups sleep 100'";
+    let mut running = run_as_nobody(&scene, script);
+    let pid = scene.line("drops");
+    running.tells("CANNOT END");
+    assert!(state(&pid).is_some() && !running.has_ended());
+    await_gone(&pid);
+    assert_eq!(running.end().code, Some(202));
+}

@@ -1,5 +1,7 @@
 //! TLS, client certificates, users and passwords.
 
+use std::time::{Duration, Instant};
+
 use leasehold::{ErrorKind, connect};
 use leasehold_conformance::fixture::{eventually, within_bound};
 use leasehold_faults::servers::{Etcd, free_port};
@@ -107,6 +109,39 @@ async fn a_change_of_users_or_roles_ends_no_lease() {
         held = next;
     }
     held.release().await.unwrap();
+}
+
+/// A watch on a stream that was opened before the change is refused. Without a new stream those who
+/// wait hear of no release any more, and look only now and then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_change_of_users_waiters_hear_of_releases_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "signs the tokens of this test").unwrap();
+    let tokens = format!("jwt,priv-key={},sign-method=HS256,ttl=10m", secret.display());
+    let cluster = with_users(&["--auth-token", &tokens]);
+    let url = format!("etcd://app:p%40ss%2Fword@{}/app", cluster.addr(0));
+    let (client, other) = (Client::at(&url).await, Client::at(&url).await);
+    let mut fastest = Duration::MAX;
+    for number in 0..5 {
+        let name = format!("a{number}");
+        let held = client.lock(&name).acquire().await.unwrap();
+        let lock = other.lock(&name);
+        let waiting = tokio::spawn(async move { lock.acquire().await });
+        eventually("it waits", async || client.waiters(&name).await == 1).await;
+        let released = Instant::now();
+        held.release().await.unwrap();
+        let next = within_bound("the hand-over", waiting).await.unwrap().unwrap();
+        if number == 0 {
+            // The stream is open now.
+            cluster.ctl(&["role", "add", "one"]).unwrap();
+        } else {
+            fastest = fastest.min(released.elapsed());
+        }
+        next.release().await.unwrap();
+    }
+    // Waiters that hear of nothing look every two seconds.
+    assert!(fastest < Duration::from_secs(1), "{fastest:?}");
 }
 
 /// Nobody listens: an error in bounded time, and nothing was applied.

@@ -60,6 +60,12 @@ impl Psql {
         writeln!(input, "{command};").expect("psql reads");
         Self(child)
     }
+
+    /// Runs more commands in the same session.
+    pub(crate) fn say(&mut self, command: &str) {
+        let input = self.0.stdin.as_mut().expect("it is piped");
+        writeln!(input, "{command};").expect("psql reads");
+    }
 }
 
 impl Drop for Psql {

@@ -18,7 +18,11 @@ const DEAD: usize = 5000;
 const LOOKS: u64 = 1000;
 
 fn claim() -> Claim {
-    let mut claim = Claim::new(Name::new("a").unwrap(), LONG, Arc::new(Holder::this_process()));
+    claim_of("a")
+}
+
+fn claim_of(name: &str) -> Claim {
+    let mut claim = Claim::new(Name::new(name).unwrap(), LONG, Arc::new(Holder::this_process()));
     claim.queue = true;
     claim
 }
@@ -122,4 +126,22 @@ async fn newcomers_and_heartbeats_clear_a_long_line() {
     let waiting = tokio::spawn(store.clone().wait(waiter));
     eventually("a heartbeat takes some out", async || length(&server, &line) < left).await;
     waiting.abort();
+}
+
+/// The line of one lock uses up what a call looks at: the other locks of that call have their turn.
+#[tokio::test]
+async fn dead_waiters_of_one_lock_hold_up_no_other_lock_of_the_call() {
+    let server = server();
+    let store = RedisStore::open(&server.url(), Clock::boot()).await.unwrap();
+    let (hold, _line) = with_dead_waiters(&server, &store, 10).await;
+    let (holder, waiter) = (claim_of("b"), claim_of("b"));
+    let Verdict::Granted(grant) = ask(&store, &holder).await else { panic!("it was free") };
+    assert!(matches!(ask(&store, &waiter).await, Verdict::Queued(_)));
+    // One that is dead stands before it, so that the part for what is common does not do it.
+    let line = server.cli(&["keys", "*leasehold:queue:lock:b"]).unwrap();
+    let dead = format!("{:032x} 1000000000000 1 60000 P:leasehold:wake:nobody x", 1);
+    server.cli(&["lpush", &line, &dead]).unwrap();
+    store.clone().release(vec![hold, holder.hold(grant.token)]).await.unwrap();
+    let holds = server.cli(&["get", "lock:b"]).unwrap();
+    assert_eq!(holds, waiter.owner.to_string(), "the live waiter has it at once");
 }
