@@ -1,4 +1,4 @@
-//! Regressions of the keeper, the tenure and the guard: what an adversary found.
+//! Regressions of the keeper, the state and the guard of a lease: what an adversary found.
 
 use std::sync::Arc;
 use std::time::Duration;

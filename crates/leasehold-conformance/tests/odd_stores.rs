@@ -193,7 +193,7 @@ async fn one_panic_of_the_store_does_not_strand_those_behind() {
     tokio::time::sleep(Duration::from_millis(5)).await;
     bad.abort();
     let good = tokio::time::timeout(Fixture::BOUND, good).await;
-    assert!(good.is_ok(), "stranded in the lane");
+    assert!(good.is_ok(), "stranded in the batcher");
 }
 
 /// A caller that keeps its future and does not poll it (the other branch of a `select!` runs)

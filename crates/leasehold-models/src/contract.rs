@@ -1,7 +1,7 @@
 //! The contract of one lease: a client, its keeper, and a store that applies requests late or
 //! never and whose answers are late or lost; beside them somebody else who wants the lock.
 //!
-//! It follows `leasehold/src/client/{attempt,keeper,release,undo}.rs` and `lease/tenure.rs`: one
+//! It follows `leasehold/src/acquire.rs` and `leasehold/src/lease/`: one
 //! acquisition that may go through several owners, is settled when there is no answer, cancelled
 //! anywhere, kept, doubted, lost and given back. Time goes in ticks, for all alike (drift is
 //! the margin that the code takes off; there is none here). A request is on its way for at

@@ -1,108 +1,27 @@
 //! What all clones of a [`Locks`](crate::Locks) share: the way to the store, the
-//! keeper, the batcher's lanes and the local queue. Nothing here is public.
+//! keeper, the batchers and the local queue. Nothing here is public.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
-use tokio::runtime::Handle;
-
-use crate::backend::{Backend, Claim, Hold};
-use crate::clock::{Alarm, Clock, Moment};
-use crate::errand::Errands;
-use crate::error::{Error, ErrorKind, Outcome, Result};
-use crate::event::{Announcer, Event, EventKind, Subject};
-use crate::failpoint::{Failpoints, Point};
+use crate::acquire::batcher::Batcher;
+use crate::acquire::turnstile::Turnstile;
+use crate::backend::{Claim, Hold};
+use crate::clock::{Alarm, Moment};
+use crate::context::{Context, enter};
+use crate::error::{Error, ErrorKind, Result};
 use crate::holder::Holder;
-use crate::observe::{self, Meter, StallWatch};
-
-pub(crate) use attempt::{Unavailable, acquire};
-pub(crate) use keeper::Keeper;
-pub(crate) use lane::Lane;
-pub(crate) use present::Present;
-pub(crate) use release::Releasing;
-pub(crate) use schedule::Place;
-pub(crate) use step::Step;
-pub(crate) use turnstile::Turnstile;
-
-mod attempt;
-#[cfg(test)]
-mod callers;
-mod company;
-mod gate;
-mod keeper;
-mod lane;
-mod present;
-mod release;
-mod request;
-mod schedule;
-mod step;
-mod turnstile;
-mod undo;
-
-/// What every part of a client needs; it knows none of them.
-#[derive(Debug)]
-pub(crate) struct Context {
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) clock: Clock,
-    pub(crate) announcer: Announcer,
-    pub(crate) meter: Meter,
-    pub(crate) stalls: StallWatch,
-    pub(crate) failpoints: Failpoints,
-    pub(crate) step: Step,
-    pub(crate) present: Present,
-    pub(crate) errands: Errands,
-    /// Where background work runs, wherever the caller is.
-    pub(crate) runtime: Handle,
-    /// How long a request may take before its outcome counts as unknown.
-    pub(crate) request_timeout: Duration,
-}
-
-impl Context {
-    /// Tells everybody who wants to know: the log, the metrics, the event stream.
-    pub(crate) fn announce(&self, subject: Subject<'_>, at: Moment, kind: EventKind) {
-        let Subject { name, owner, class } = subject;
-        observe::log(self.backend.guarantees().store, name, owner, &kind);
-        self.meter.count(class, &kind);
-        self.announcer.announce(|| Event { at, name: name.clone(), owner, kind });
-    }
-
-    /// Waits for a store's answer, but not for ever.
-    pub(crate) async fn ask<T>(&self, asking: impl Future<Output = Result<T>>) -> Result<T> {
-        self.ask_within(self.request_timeout, asking).await
-    }
-
-    /// Waits for a store's answer for at most `limit`; then its outcome is unknown.
-    pub(crate) async fn ask_within<T>(
-        &self,
-        limit: Duration,
-        asking: impl Future<Output = Result<T>>,
-    ) -> Result<T> {
-        match tokio::time::timeout(limit, asking).await {
-            Ok(answer) => answer.map_err(|error| error.on_store(self.backend.guarantees().store)),
-            Err(_) => Err(Error::no_answer(limit).on_store(self.backend.guarantees().store)),
-        }
-    }
-
-    /// What is taken off every lease: clocks may differ by 1 %, and answers are
-    /// rounded to milliseconds on both sides.
-    pub(crate) fn drift(&self, term: Duration) -> Duration {
-        if self.failpoints.skips(Point::SubtractDrift) {
-            return Duration::ZERO;
-        }
-        term / 100 + Duration::from_millis(2) + self.backend.guarantees().extra_drift
-    }
-}
+use crate::lease::keeper::Keeper;
 
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) context: Arc<Context>,
     pub(crate) holder: Arc<Holder>,
     pub(crate) keeper: Keeper,
-    pub(crate) claims: Lane<Claim>,
-    pub(crate) releases: Lane<Hold>,
+    pub(crate) claims: Batcher<Claim>,
+    pub(crate) releases: Batcher<Hold>,
     pub(crate) turnstile: Arc<Turnstile>,
 }
 
@@ -112,8 +31,8 @@ impl Client {
         Self {
             holder: Arc::new(holder),
             keeper: Keeper::start(context.clone(), alarm),
-            claims: Lane::new(context.clone()),
-            releases: Lane::new(context.clone()),
+            claims: Batcher::new(context.clone()),
+            releases: Batcher::new(context.clone()),
             turnstile: Arc::default(),
             context,
         }
@@ -151,39 +70,8 @@ impl Client {
     }
 }
 
-/// Timers and sockets that are made from now on belong to this runtime, until dropped.
-#[cfg(not(shuttle))]
-pub(crate) fn enter(runtime: &Handle) -> tokio::runtime::EnterGuard<'_> {
-    runtime.enter()
-}
-
-/// shuttle has one runtime for all.
-#[cfg(shuttle)]
-pub(crate) fn enter(runtime: &Handle) -> &Handle {
-    runtime
-}
-
 fn no_runtime() -> Error {
     let message = "the runtime that this client was connected on has ended, so nobody would \
                    keep its leases: connect again";
     Error::new(ErrorKind::NoRuntime, message)
-}
-
-/// Whether the store refused a batch for what is in it, and not because it could not
-/// be reached: only then is it worth asking for each alone (etcd: one unknown lease
-/// fails a whole batch).
-fn is_about_one_of_them(error: &Error) -> bool {
-    error.outcome() == Outcome::NotApplied
-        && !matches!(
-            error.kind(),
-            ErrorKind::Unreachable | ErrorKind::Unavailable | ErrorKind::Gone
-        )
-}
-
-/// A pause before asking again: full jitter, doubling up to a bound.
-pub(crate) fn backoff(attempt: u32) -> Duration {
-    const FIRST: u64 = 10;
-    const LONGEST: u64 = 1_000;
-    let bound = FIRST.saturating_mul(1 << attempt.min(10)).min(LONGEST);
-    Duration::from_millis(fastrand::u64(1..=bound))
 }

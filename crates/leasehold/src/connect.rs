@@ -9,11 +9,13 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use crate::acquire::batcher::policy::{Alternation, RequestCount};
 use crate::backend::Backend;
 use crate::backend::memory::MemoryStore;
-use crate::client::{Client, Context, Present, Step};
+use crate::client::Client;
 use crate::clock::{Alarm, Clock};
-use crate::errand::Errands;
+use crate::context::Context;
+use crate::detach::Detacher;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::event::Announcer;
 use crate::failpoint::Failpoints;
@@ -153,9 +155,9 @@ impl Connect {
             meter: Meter::new(store),
             stalls: StallWatch::new(store),
             failpoints: self.failpoints,
-            step: Step::default(),
-            present: Present::default(),
-            errands: Errands::on(runtime.clone()),
+            alternation: Alternation::default(),
+            requests: RequestCount::default(),
+            detacher: Detacher::on(runtime.clone()),
             runtime,
             request_timeout: self.request_timeout,
         };

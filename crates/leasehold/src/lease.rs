@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::client::{Client, Place, Releasing};
+use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, Operation, Result};
 use crate::failpoint::Point;
@@ -16,10 +16,16 @@ use crate::name::Name;
 use crate::owner::Owner;
 use crate::token::Token;
 
-pub use tenure::LeaseState;
-pub(crate) use tenure::{Next, Question, Tenure, deadline};
+use release::Releasing;
+use schedule::Place;
+use state::LeaseCore;
+pub use state::LeaseState;
 
-mod tenure;
+pub(crate) mod keeper;
+mod release;
+mod renewal_limiter;
+pub(crate) mod schedule;
+pub(crate) mod state;
 
 /// One acquisition of a lock: its guard.
 ///
@@ -38,7 +44,7 @@ mod tenure;
 #[must_use = "a lease that is dropped at once is released at once"]
 pub struct Lease {
     client: Arc<Client>,
-    tenure: Arc<Tenure>,
+    core: Arc<LeaseCore>,
     place: Place,
     /// Another claim of its owner may still be on its way to the store.
     stray_claim: bool,
@@ -47,48 +53,48 @@ pub struct Lease {
 impl Lease {
     pub(crate) fn new(
         client: Arc<Client>,
-        tenure: Arc<Tenure>,
+        core: Arc<LeaseCore>,
         place: Place,
         stray_claim: bool,
     ) -> Self {
-        Self { client, tenure, place, stray_claim }
+        Self { client, core, place, stray_claim }
     }
 
     /// The lock.
     pub fn name(&self) -> &Name {
-        self.tenure.name()
+        self.core.name()
     }
 
     /// The fencing token: what the resource compares.
     pub fn token(&self) -> Token {
-        self.tenure.token()
+        self.core.token()
     }
 
     /// The unique id of this acquisition.
     pub fn owner(&self) -> Owner {
-        self.tenure.owner()
+        self.core.owner()
     }
 
     /// The time to live that each renewal restores.
     pub fn ttl(&self) -> Duration {
-        self.tenure.ttl()
+        self.core.ttl()
     }
 
     /// Where it stands, by this process's own clock and what the store last said.
     pub fn state(&self) -> LeaseState {
-        self.tenure.state(&self.client.context)
+        self.core.state(&self.client.context)
     }
 
     /// The last moment the holder may act, as far as it is proved.
     pub fn deadline(&self) -> Moment {
-        self.tenure.deadline()
+        self.core.deadline()
     }
 
     /// How long the holder may still act, as far as it is proved; zero once it is over.
     pub fn remaining(&self) -> Duration {
         match self.state() {
             LeaseState::Held | LeaseState::Doubtful => {
-                self.client.now().until(self.tenure.deadline())
+                self.client.now().until(self.core.deadline())
             }
             LeaseState::Lost(_) | LeaseState::Released => Duration::ZERO,
         }
@@ -104,13 +110,13 @@ impl Lease {
             LeaseState::Lost(loss) => Some(loss),
             _ => None,
         };
-        self.tenure.until(&self.client.context, lost).await
+        self.core.until(&self.client.context, lost).await
     }
 
     /// A token that is cancelled when the lease ends, lost or released: for work that
     /// already knows how to be cancelled.
     pub fn cancelled(&self) -> CancellationToken {
-        self.tenure.cancellation(&self.client.context)
+        self.core.cancellation(&self.client.context)
     }
 
     /// The token, if the lease may be acted on now: waits while it is in doubt.
@@ -133,7 +139,7 @@ impl Lease {
             LeaseState::Lost(loss) => Some(Err(Error::lost(loss))),
             LeaseState::Released => Some(Err(Error::not_held())),
         };
-        let verdict = self.tenure.until(&self.client.context, decided).await;
+        let verdict = self.core.until(&self.client.context, decided).await;
         verdict.map_err(|error| self.explain(error, Operation::Work))
     }
 
@@ -161,7 +167,7 @@ impl Lease {
         };
         let held = info.as_ref().and_then(|info| info.lease.as_ref());
         if held.and_then(|lease| lease.owner) == Some(self.owner()) {
-            self.tenure.seen(context);
+            self.core.seen(context);
         } else {
             let forced = info.as_ref().and_then(|info| info.forced.as_ref());
             let reason = match forced.filter(|forced| forced.token == self.token()) {
@@ -169,7 +175,7 @@ impl Lease {
                 None if held.is_some() => LossReason::Taken,
                 None => LossReason::Expired,
             };
-            self.tenure.lose(context, reason);
+            self.core.lose(context, reason);
         }
         self.usable(Operation::Inspect)
     }
@@ -187,7 +193,7 @@ impl Lease {
     /// Dropped, the renewal may or may not happen.
     pub async fn renew(&self) -> Result<()> {
         self.usable(Operation::Renew)?;
-        let renewing = self.client.keeper.renew_now(self.place, &self.tenure);
+        let renewing = self.client.keeper.renew_now(self.place, &self.core);
         let renewed = self.client.inside(renewing).await;
         self.usable(Operation::Renew)?;
         renewed
@@ -212,13 +218,13 @@ impl Lease {
     /// As [`Lease::release`], for those who share the lease with the work.
     pub(crate) async fn release_shared(&self) -> Result<()> {
         let gone = |_| self.explain(Error::not_held(), Operation::Release);
-        let deadline = self.tenure.give_back(&self.client.context).map_err(gone)?;
-        self.client.keeper.let_go(self.place, &self.tenure);
+        let deadline = self.core.give_back(&self.client.context).map_err(gone)?;
+        self.client.keeper.let_go(self.place, &self.core);
         self.client.inside(pin!(self.releasing(deadline).release())).await
     }
 
     fn releasing(&self, deadline: Moment) -> Releasing {
-        Releasing::new(self.client.clone(), self.tenure.clone(), deadline, self.stray_claim)
+        Releasing::new(self.client.clone(), self.core.clone(), deadline, self.stray_claim)
     }
 
     /// The token, unless the lease is over; doubt does not count.
@@ -244,11 +250,11 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let context = &self.client.context;
-        let ended = self.tenure.give_back(context);
+        let ended = self.core.give_back(context);
         if matches!(ended, Err(LeaseState::Released)) {
             return; // And let go of, by whoever released it.
         }
-        self.client.keeper.let_go(self.place, &self.tenure);
+        self.client.keeper.let_go(self.place, &self.core);
         if context.failpoints.skips(Point::ReleaseOnDrop) {
             return;
         }

@@ -63,13 +63,17 @@ extern crate shuttle_parking_lot as parking_lot;
 #[cfg(shuttle)]
 extern crate shuttle_tokio as tokio;
 
+mod acquire;
 pub mod backend;
 #[cfg(not(shuttle))]
 pub mod blocking;
+#[cfg(test)]
+mod callers;
 mod client;
 pub mod clock;
 mod connect;
-mod errand;
+mod context;
+mod detach;
 mod error;
 mod event;
 pub mod failpoint;

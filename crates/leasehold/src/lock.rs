@@ -5,7 +5,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::client::{Client, Unavailable, acquire};
+use crate::acquire::{Unavailable, acquire};
+use crate::client::Client;
 use crate::error::{Error, Operation, Result};
 use crate::lease::Lease;
 use crate::name::{InvalidName, Name};

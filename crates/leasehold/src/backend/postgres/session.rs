@@ -22,7 +22,7 @@ use crate::backend::{
     Verdict,
 };
 use crate::clock::Clock;
-use crate::errand::Errands;
+use crate::detach::Detacher;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::guarantees::{Consistency, EndsWith, Guarantees, Scope};
 use crate::loss::Forced;
@@ -73,7 +73,7 @@ pub(super) struct SessionStore {
     work: Notify,
     ended: Notify,
     /// The waits in the server's line.
-    errands: Errands,
+    detacher: Detacher,
     closing: CancellationToken,
 }
 
@@ -100,7 +100,7 @@ impl SessionStore {
             connecting: tokio::sync::Mutex::new(()),
             work: Notify::new(),
             ended: Notify::new(),
-            errands: Errands::on(Handle::current()),
+            detacher: Detacher::on(Handle::current()),
             closing: CancellationToken::new(),
         });
         store.aside.adopt(second).await?;

@@ -13,7 +13,7 @@ use super::key::Key;
 use super::lifeline::Lifeline;
 use crate::backend::{Claim, Grant, Hold, LeaseInfo, Proof};
 use crate::clock::Moment;
-use crate::errand::Errand;
+use crate::detach::DetachOnDrop;
 use crate::holder::HeldBy;
 use crate::owner::Owner;
 use crate::token::Token;
@@ -89,7 +89,7 @@ impl Held {
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// Unless somebody waits for its end, and has it.
-    pub(super) errand: Option<Errand<Option<Grant>>>,
+    pub(super) errand: Option<DetachOnDrop<Option<Grant>>>,
     /// Open until it is over, whoever has it.
     pub(super) asking: Asking,
     pub(super) cancel: CancellationToken,

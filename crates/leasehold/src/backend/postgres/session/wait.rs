@@ -16,7 +16,7 @@ use super::lifeline::Lifeline;
 use super::table::{Held, Waiting};
 use super::{SessionStore, hold, verbs};
 use crate::backend::{Claim, Grant, Turn, Verdict};
-use crate::errand::Errand;
+use crate::detach::DetachOnDrop;
 use crate::error::Result;
 use crate::owner::Owner;
 
@@ -32,7 +32,7 @@ impl SessionStore {
         let (owner, left) = (claim.owner, self.clock.now());
         let (store, cancelled, under_way) = (Arc::downgrade(self), cancel.clone(), UnderWay::new());
         let asking = under_way.asking();
-        let errand = self.errands.begin(async move {
+        let errand = self.detacher.begin(async move {
             let got = block(&store, claim, key, &cancelled).await;
             drop(under_way);
             got
@@ -84,7 +84,7 @@ impl SessionStore {
         if let Some(waiting) = waiting {
             waiting.cancel.cancel();
             // Somebody may have it, and not poll it.
-            self.errands.set_all_free();
+            self.detacher.detach_all();
             waiting.over().await;
         }
     }
@@ -94,7 +94,7 @@ impl SessionStore {
 struct Attending {
     store: Arc<SessionStore>,
     owner: Owner,
-    errand: Option<Errand<Option<Grant>>>,
+    errand: Option<DetachOnDrop<Option<Grant>>>,
 }
 
 impl Attending {
@@ -115,7 +115,7 @@ impl Attending {
 impl Drop for Attending {
     fn drop(&mut self) {
         let Some(errand) = self.errand.take() else { return };
-        errand.set_free();
+        errand.detach();
         let now = self.store.clock.now();
         if let Some(waiting) = self.store.table.lock().waiting.get_mut(&self.owner) {
             waiting.errand = Some(errand);

@@ -12,14 +12,14 @@ use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 use tokio::task::{self, JoinHandle};
 
-use super::gate::Gate;
+use super::renewal_limiter::RenewalLimiter;
 use super::schedule::{Flight, Place, Schedule};
-use super::{Context, is_about_one_of_them};
+use super::state::{LeaseCore, Next, Question};
 use crate::backend::{Hold, Proof, Renewal};
 use crate::clock::{Alarm, Moment};
+use crate::context::{Context, is_about_one_of_them};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::failpoint::Point;
-use crate::lease::{Next, Question, Tenure};
 use crate::loss::LossReason;
 use crate::observe::StallWatch;
 
@@ -53,7 +53,7 @@ struct Shared {
     wakes_at: AtomicU64,
     ring: Notify,
     /// As many renewals in flight as the store takes requests.
-    gate: Gate,
+    limiter: RenewalLimiter,
     /// Nobody keeps leases any more.
     ended: AtomicBool,
 }
@@ -73,7 +73,7 @@ impl Drop for Keeping {
 #[derive(Debug, Clone)]
 struct Due {
     place: Place,
-    tenure: Arc<Tenure>,
+    core: Arc<LeaseCore>,
     question: Question,
     why: Why,
 }
@@ -96,7 +96,7 @@ impl Keeper {
             schedule: Mutex::default(),
             wakes_at: AtomicU64::new(0),
             ring: Notify::new(),
-            gate: Gate::new(in_flight),
+            limiter: RenewalLimiter::new(in_flight),
             ended: AtomicBool::new(false),
         });
         let right = Keeping(shared.clone());
@@ -111,29 +111,29 @@ impl Keeper {
     }
 
     /// From now on this lease is kept.
-    pub(crate) fn keep(&self, tenure: Arc<Tenure>, proof: Proof) -> Place {
-        let renew_at = brought_together(tenure.renewal_after(proof), tenure.ttl());
-        let Renewing { renew_at, look_at } = Renewing::at(renew_at, tenure.deadline());
-        let place = self.shared.schedule.lock().insert(tenure.clone(), renew_at, look_at);
+    pub(crate) fn keep(&self, core: Arc<LeaseCore>, proof: Proof) -> Place {
+        let renew_at = brought_together(core.renewal_after(proof), core.ttl());
+        let Renewing { renew_at, look_at } = Renewing::at(renew_at, core.deadline());
+        let place = self.shared.schedule.lock().insert(core.clone(), renew_at, look_at);
         self.shared.wake_by(look_at);
         if !self.is_running() {
             // It ended just now, and may not have seen this one.
-            tenure.lose(&self.shared.context, LossReason::Unreachable);
+            core.lose(&self.shared.context, LossReason::Unreachable);
         }
         place
     }
 
     /// From now on it is not: no renewal is sent for it any more. May be said twice.
-    pub(crate) fn let_go(&self, place: Place, tenure: &Arc<Tenure>) {
+    pub(crate) fn let_go(&self, place: Place, core: &Arc<LeaseCore>) {
         if !self.shared.context.failpoints.skips(Point::StopRenewing) {
-            self.shared.schedule.lock().remove(place, tenure);
+            self.shared.schedule.lock().remove(place, core);
         }
     }
 
     /// Renews one lease now, for a caller that waits for the verdict.
-    pub(crate) async fn renew_now(&self, place: Place, tenure: &Arc<Tenure>) -> Result<()> {
+    pub(crate) async fn renew_now(&self, place: Place, core: &Arc<LeaseCore>) -> Result<()> {
         let now = self.shared.context.clock.now();
-        let due = self.shared.question(place, tenure.clone(), Why::Asked, now);
+        let due = self.shared.question(place, core.clone(), Why::Asked, now);
         self.shared.renew(vec![due], None).await.map_or(Ok(()), Err)
     }
 
@@ -198,21 +198,21 @@ impl Shared {
             let due = schedule.take_due(now, AT_ONCE);
             for &place in &due {
                 let Some(entry) = schedule.entry_mut(place) else { continue };
-                match entry.tenure.due(&self.context, now, entry.renew_at) {
-                    Next::Over(loss) => losses.push((entry.tenure.clone(), loss)),
+                match entry.core.due(&self.context, now, entry.renew_at) {
+                    Next::Over(loss) => losses.push((entry.core.clone(), loss)),
                     Next::At(moment) => schedule.look_at(place, moment),
                     Next::Renew(question) => {
                         // The answer, or the lack of one, arranges what comes next.
                         entry.renew_at = Moment::NEVER;
-                        let (tenure, why) = (entry.tenure.clone(), Why::Kept);
-                        renewals.push(Due { place, tenure, question, why });
+                        let (core, why) = (entry.core.clone(), Why::Kept);
+                        renewals.push(Due { place, core, question, why });
                     }
                 }
             }
             due.len()
         };
-        for (tenure, loss) in losses {
-            tenure.tell(&self.context, loss);
+        for (core, loss) in losses {
+            core.tell(&self.context, loss);
         }
         for due in self.batches(renewals) {
             let places = due.iter().map(|due| due.place).collect();
@@ -223,9 +223,9 @@ impl Shared {
         due
     }
 
-    fn question(&self, place: Place, tenure: Arc<Tenure>, why: Why, now: Moment) -> Due {
-        let question = tenure.question(&self.context, now);
-        Due { place, tenure, question, why }
+    fn question(&self, place: Place, core: Arc<LeaseCore>, why: Why, now: Moment) -> Due {
+        let question = core.question(&self.context, now);
+        Due { place, core, question, why }
     }
 
     /// What may travel together: as much as the store takes, and only leases that can
@@ -295,8 +295,8 @@ impl Shared {
             Err(error) => {
                 if !self.context.failpoints.skips(Point::FallIntoDoubt) {
                     let doubted = due.iter().filter_map(|due| {
-                        let again = due.tenure.doubted(&self.context, due.question, error.clone());
-                        again.map(|again| (due, Renewing::at(again, due.tenure.deadline())))
+                        let again = due.core.doubted(&self.context, due.question, error.clone());
+                        again.map(|again| (due, Renewing::at(again, due.core.deadline())))
                     });
                     self.reschedule(doubted.collect());
                 }
@@ -309,16 +309,16 @@ impl Shared {
     async fn ask(&self, due: &mut Vec<Due>) -> Result<Vec<Renewal>> {
         let limit =
             |due: &[Due]| due.iter().map(|due| due.question.limit).min().unwrap_or_default();
-        let passage = self.gate.enter(first_deadline(due), limit(due)).await;
-        let passage = passage.map_err(|error| error.during(Operation::Renew, None))?;
-        if passage.waited {
+        let permit = self.limiter.enter(first_deadline(due), limit(due)).await;
+        let permit = permit.map_err(|error| error.during(Operation::Renew, None))?;
+        if permit.waited {
             let now = self.context.clock.now();
-            due.retain(|due| self.lasts(&due.tenure, now));
+            due.retain(|due| self.lasts(&due.core, now));
             if due.is_empty() {
                 return Ok(Vec::new());
             }
         }
-        let holds: Vec<Hold> = due.iter().map(|due| due.tenure.hold()).collect();
+        let holds: Vec<Hold> = due.iter().map(|due| due.core.hold()).collect();
         let limit = limit(due);
         // In a task of its own: a store that panics is doubt, not the end of renewal
         // (python-redis-lock).
@@ -329,11 +329,11 @@ impl Shared {
             let panicked = |_| Error::new(ErrorKind::Internal, "the store's code panicked");
             task.await.unwrap_or_else(|error| Err(panicked(error).outcome_unknown()))
         };
-        let only = if let [due] = due.as_slice() { Some(due.tenure.name()) } else { None };
+        let only = if let [due] = due.as_slice() { Some(due.core.name()) } else { None };
         let answer = self.context.ask_within(limit, asking).await;
         match &answer {
-            Err(error) if !is_about_one_of_them(error) => self.gate.silent(error),
-            _ => self.gate.heard(),
+            Err(error) if !is_about_one_of_them(error) => self.limiter.silent(error),
+            _ => self.limiter.heard(),
         }
         match answer {
             Ok(verdicts) if verdicts.len() == due.len() => Ok(verdicts),
@@ -344,28 +344,28 @@ impl Shared {
 
     /// Whether there is something to renew: at the store, a lease that is over on our side
     /// would keep others out for one more TTL.
-    fn lasts(&self, tenure: &Tenure, now: Moment) -> bool {
-        !tenure.is_over(now) || self.context.failpoints.skips(Point::StopRenewing)
+    fn lasts(&self, core: &LeaseCore, now: Moment) -> bool {
+        !core.is_over(now) || self.context.failpoints.skips(Point::StopRenewing)
     }
 
     /// Tells one lease its verdict; when to renew it next.
     fn tell(&self, due: &Due, verdict: Renewal, now: Moment) -> Result<Renewing> {
-        let tenure = &due.tenure;
+        let core = &due.core;
         match verdict {
             Renewal::Renewed(proof) => {
                 // The term of a lease that is not renewed stays what it was.
-                let extends = tenure.is_renewed() || due.why == Why::Asked;
-                let deadline = tenure.proved(&self.context, proof, extends, now);
-                let renew_at = brought_together(tenure.renewal_after(proof), tenure.ttl());
+                let extends = core.is_renewed() || due.why == Why::Asked;
+                let deadline = core.proved(&self.context, proof, extends, now);
+                let renew_at = brought_together(core.renewal_after(proof), core.ttl());
                 // A proof may be old already (a session's): asking at once would get the
                 // same one again and again.
                 Ok(Renewing::at(renew_at.max(now + now.until(deadline) / 8), deadline))
             }
             Renewal::NotYours(reason) => {
                 if !self.context.failpoints.skips(Point::BelieveNotYours) {
-                    tenure.lose(&self.context, reason);
+                    core.lose(&self.context, reason);
                 }
-                Err(Error::not_held().during(Operation::Renew, Some(tenure.name())))
+                Err(Error::not_held().during(Operation::Renew, Some(core.name())))
             }
         }
     }
@@ -373,9 +373,9 @@ impl Shared {
     fn lose_all(&self, reason: &LossReason) {
         // Outside of the lock: wakers and readers may look at the keeper.
         let kept: Vec<_> =
-            self.schedule.lock().places().map(|(_, entry)| entry.tenure.clone()).collect();
-        for tenure in kept {
-            tenure.lose(&self.context, reason.clone());
+            self.schedule.lock().places().map(|(_, entry)| entry.core.clone()).collect();
+        for core in kept {
+            core.lose(&self.context, reason.clone());
         }
     }
 
@@ -383,7 +383,7 @@ impl Shared {
         let mut earliest = Moment::NEVER;
         let mut schedule = self.schedule.lock();
         for (due, Renewing { renew_at, look_at }) in renewals {
-            if let Some(entry) = schedule.get_mut(due.place, &due.tenure) {
+            if let Some(entry) = schedule.get_mut(due.place, &due.core) {
                 entry.renew_at = renew_at;
                 schedule.look_at(due.place, look_at);
                 earliest = earliest.min(look_at);

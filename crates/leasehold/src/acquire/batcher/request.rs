@@ -1,4 +1,4 @@
-//! What travels in a lane: claims, and holds that are to be released.
+//! What travels in a batcher: claims, and holds that are to be released.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl Request for Claim {
     }
 }
 
-/// A hold in a lane is to be released; renewals go through the keeper.
+/// A hold in a batcher is to be released; renewals go through the keeper.
 impl Request for Hold {
     type Answer = Release;
     const GOES_WITH_CALLER: bool = false;

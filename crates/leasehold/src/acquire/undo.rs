@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use super::{Client, backoff};
 use crate::backend::{Claim, Grant};
+use crate::client::Client;
+use crate::context::backoff;
 use crate::error::{Error, ErrorKind, Result};
 
 /// What a claim may have left at the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trace {
+pub(crate) enum Trace {
     /// Nothing: it was never sent, or the store said no.
     None,
     /// A place in line, and nothing under way.
@@ -23,7 +24,7 @@ pub(super) enum Trace {
 const GRANTS: usize = 8;
 
 /// Undoes the claim, trying until the store answers or the claim could not matter any more.
-pub(super) async fn undo(client: Arc<Client>, claim: Claim, trace: Trace) {
+pub(crate) async fn undo(client: Arc<Client>, claim: Claim, trace: Trace) {
     if trace == Trace::None {
         return;
     }
@@ -46,7 +47,7 @@ pub(super) async fn undo(client: Arc<Client>, claim: Claim, trace: Trace) {
 
 /// One try. Leaving is enough for a place in line; otherwise the owner is settled,
 /// which bars it, and what it got is given back.
-pub(super) async fn undo_once(client: &Client, claim: &Claim, trace: Trace) -> Result<()> {
+pub(crate) async fn undo_once(client: &Client, claim: &Claim, trace: Trace) -> Result<()> {
     match trace {
         Trace::None => Ok(()),
         Trace::Place => {
@@ -68,7 +69,7 @@ pub(super) async fn undo_once(client: &Client, claim: &Claim, trace: Trace) -> R
 }
 
 /// Asks the store whether the claim succeeded, and bars it if not.
-pub(super) async fn settle(client: &Client, claim: &Claim) -> Result<Option<Grant>> {
+pub(crate) async fn settle(client: &Client, claim: &Claim) -> Result<Option<Grant>> {
     let settling = client.context.backend.clone().settle(vec![claim.clone()]);
     Ok(client.context.ask(settling).await?.pop().flatten())
 }

@@ -1,13 +1,14 @@
-//! Work that is done by whoever waits for its result, and by itself when nobody does.
+//! Detach on drop: a future that is polled by its caller, and goes on in a task of its own when
+//! the caller is gone.
 //!
-//! A task for each request to a store has to be made and scheduled, and then to wake its caller,
-//! which is scheduled in turn. So the caller polls the work. An errand is *set free*, and goes
-//! on in a task of its own, when its caller is gone, and when others may depend on it: at once
-//! where they know that they do, and otherwise after a tick or two. A caller may keep its
-//! future and not poll it, and with it what everybody needs (a connection that is being made).
+//! A task for each request to a store would have to be made and scheduled, and then to wake its
+//! caller, which is scheduled in turn. So the caller polls the work. It is *detached*, and goes
+//! on by itself, when its caller drops it, and when others may depend on it: at once where they
+//! know that they do, and otherwise after a tick or two. (A caller may keep its future and not
+//! poll it, and with it what everybody needs: a connection that is being made.)
 //!
-//! What is set free gets its task when it is woken: a task that is spawned is polled at once,
-//! and would take the place of one that has something to do (the driver that is to send it).
+//! Detached work is spawned on its next wake: a task that is spawned is polled at once, and would
+//! take the place of one that has something to do (the driver that is to send it).
 
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
@@ -21,28 +22,28 @@ use tokio::runtime::Handle;
 
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// How long an errand depends on its caller: for one of these at least, for two at most.
+/// How long work depends on its caller: for one of these at least, for two at most.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The errands of one client.
+/// Starts the work of one client, and detaches it.
 #[derive(Debug)]
-pub(crate) struct Errands {
+pub(crate) struct Detacher {
     runtime: Handle,
-    bound: Arc<Mutex<Bound>>,
+    attached: Arc<Mutex<Attached>>,
 }
 
 /// Those that depend on their callers, and perhaps some that are over.
 #[derive(Default)]
-struct Bound {
-    young: Vec<Weak<dyn SetFree>>,
+struct Attached {
+    young: Vec<Weak<dyn Detach>>,
     /// What was there at the last tick.
-    old: Vec<Weak<dyn SetFree>>,
+    old: Vec<Weak<dyn Detach>>,
     ticking: bool,
 }
 
 /// Work under way, for the one who waits for its result: `None` if it panicked, or its runtime
 /// ended. Dropped, the work goes on.
-pub(crate) struct Errand<T: Send + 'static>(Arc<Shared<T>>);
+pub(crate) struct DetachOnDrop<T: Send + 'static>(Arc<Shared<T>>);
 
 struct Shared<T> {
     runtime: Handle,
@@ -51,9 +52,9 @@ struct Shared<T> {
 
 struct State<T> {
     stage: Stage<T>,
-    /// Who waits for the result, and polls the work unless it is free.
+    /// Who waits for the result, and polls the work unless it is detached.
     waiter: Option<Waker>,
-    free: bool,
+    detached: bool,
 }
 
 enum Stage<T> {
@@ -70,94 +71,94 @@ enum Stage<T> {
     Over(Option<T>),
 }
 
-impl Errands {
-    /// The errands of a client on this runtime.
+impl Detacher {
+    /// For a client on this runtime.
     pub(crate) fn on(runtime: Handle) -> Self {
-        Self { runtime, bound: Arc::default() }
+        Self { runtime, attached: Arc::default() }
     }
 
     /// Polls this once, here. A panic ends the work, not its caller.
     pub(crate) fn begin<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
-    ) -> Errand<T> {
-        let state = State { stage: Stage::Busy { woken: false }, waiter: None, free: false };
+    ) -> DetachOnDrop<T> {
+        let state = State { stage: Stage::Busy { woken: false }, waiter: None, detached: false };
         let runtime = self.runtime.clone();
         let shared = Arc::new(Shared { runtime, state: Mutex::new(state) });
-        let _inside = crate::client::enter(&self.runtime);
+        let _inside = crate::context::enter(&self.runtime);
         shared.step(Box::pin(work));
         if !shared.is_over() {
             self.look_after(&shared);
         }
-        Errand(shared)
+        DetachOnDrop(shared)
     }
 
-    /// From now on none of them depends on being waited for.
-    pub(crate) fn set_all_free(&self) {
+    /// Detaches all work: none depends on its caller any more.
+    pub(crate) fn detach_all(&self) {
         let (young, old) = {
-            let mut bound = self.bound.lock();
-            (std::mem::take(&mut bound.young), std::mem::take(&mut bound.old))
+            let mut attached = self.attached.lock();
+            (std::mem::take(&mut attached.young), std::mem::take(&mut attached.old))
         };
-        set_free(young.into_iter().chain(old));
+        detach(young.into_iter().chain(old));
     }
 
-    fn look_after<T: Send + 'static>(&self, errand: &Arc<Shared<T>>) {
-        let mut bound = self.bound.lock();
-        if bound.young.len() == bound.young.capacity() {
-            bound.young.retain(|errand| errand.strong_count() > 0);
+    fn look_after<T: Send + 'static>(&self, work: &Arc<Shared<T>>) {
+        let mut attached = self.attached.lock();
+        if attached.young.len() == attached.young.capacity() {
+            attached.young.retain(|work| work.strong_count() > 0);
         }
-        let errand = Arc::downgrade(errand);
-        bound.young.push(errand);
-        if !std::mem::replace(&mut bound.ticking, true) {
-            drop(bound);
-            self.runtime.spawn(tick(Arc::downgrade(&self.bound)));
+        let work = Arc::downgrade(work);
+        attached.young.push(work);
+        if !std::mem::replace(&mut attached.ticking, true) {
+            drop(attached);
+            self.runtime.spawn(tick(Arc::downgrade(&self.attached)));
         }
     }
 }
 
-/// Sets free what has been bound for long. Ends when nothing is.
-async fn tick(bound: Weak<Mutex<Bound>>) {
+/// Detaches what has been attached for long. Ends when nothing is.
+async fn tick(attached: Weak<Mutex<Attached>>) {
     loop {
         tokio::time::sleep(TICK).await;
-        let Some(bound) = bound.upgrade() else { return };
+        let Some(attached) = attached.upgrade() else { return };
         let long = {
-            let mut bound = bound.lock();
-            let young = std::mem::take(&mut bound.young);
-            let long = std::mem::replace(&mut bound.old, young);
-            if long.is_empty() && bound.old.is_empty() {
-                bound.ticking = false;
+            let mut attached = attached.lock();
+            let young = std::mem::take(&mut attached.young);
+            let long = std::mem::replace(&mut attached.old, young);
+            if long.is_empty() && attached.old.is_empty() {
+                attached.ticking = false;
                 return;
             }
             long
         };
-        set_free(long.into_iter());
+        detach(long.into_iter());
     }
 }
 
-fn set_free(errands: impl Iterator<Item = Weak<dyn SetFree>>) {
-    errands.filter_map(|errand| errand.upgrade()).for_each(|errand| errand.set_free());
+fn detach(all: impl Iterator<Item = Weak<dyn Detach>>) {
+    all.filter_map(|work| work.upgrade()).for_each(|work| work.detach());
 }
 
-trait SetFree: Send + Sync {
-    fn set_free(self: Arc<Self>);
+trait Detach: Send + Sync {
+    fn detach(self: Arc<Self>);
 }
 
-impl<T: Send + 'static> SetFree for Shared<T> {
-    fn set_free(self: Arc<Self>) {
+impl<T: Send + 'static> Detach for Shared<T> {
+    fn detach(self: Arc<Self>) {
         let mut state = self.state.lock();
-        state.free = true;
+        state.detached = true;
         self.go_on(state);
     }
 }
 
-impl<T: Send + 'static> Errand<T> {
-    /// From now on it does not depend on being waited for.
-    pub(crate) fn set_free(&self) {
-        self.0.clone().set_free();
+impl<T: Send + 'static> DetachOnDrop<T> {
+    /// From now on it does not depend on its caller.
+    pub(crate) fn detach(&self) {
+        self.0.clone().detach();
     }
 }
 
-impl<T: Send + 'static> Future for Errand<T> {
+impl<T: Send + 'static> Future for DetachOnDrop<T> {
     type Output = Option<T>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
@@ -185,9 +186,9 @@ impl<T: Send + 'static> Future for Errand<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Errand<T> {
+impl<T: Send + 'static> Drop for DetachOnDrop<T> {
     fn drop(&mut self) {
-        self.set_free();
+        self.detach();
     }
 }
 
@@ -225,13 +226,13 @@ impl<T: Send + 'static> Shared<T> {
         self.go_on(state);
     }
 
-    /// Has it polled, if there is something to do: by a task if it is free, otherwise by who
+    /// Has it polled, if there is something to do: by a task if it is detached, otherwise by who
     /// waits for it.
     fn go_on(self: &Arc<Self>, mut state: MutexGuard<'_, State<T>>) {
         if !matches!(state.stage, Stage::Awake(_)) {
             return;
         }
-        if !state.free {
+        if !state.detached {
             let waiter = state.waiter.take();
             drop(state);
             waiter.inspect(Waker::wake_by_ref);
@@ -290,15 +291,15 @@ impl<T: Send + 'static> Drop for Ending<T> {
     }
 }
 
-impl<T: Send + 'static> fmt::Debug for Errand<T> {
+impl<T: Send + 'static> fmt::Debug for DetachOnDrop<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Errand")
+        f.write_str("DetachOnDrop")
     }
 }
 
-impl fmt::Debug for Bound {
+impl fmt::Debug for Attached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Bound").field(&(self.young.len() + self.old.len())).finish()
+        f.debug_tuple("Attached").field(&(self.young.len() + self.old.len())).finish()
     }
 }
 
@@ -315,8 +316,8 @@ mod tests {
         tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap()
     }
 
-    fn here() -> Errands {
-        Errands::on(Handle::current())
+    fn here() -> Detacher {
+        Detacher::on(Handle::current())
     }
 
     /// Something to wait for twice, and what it says in the end.
@@ -329,12 +330,12 @@ mod tests {
     #[tokio::test]
     async fn who_waits_for_it_does_it_in_place() {
         let (go, gone) = oneshot::channel();
-        let errand = here().begin(async move {
+        let work = here().begin(async move {
             gone.await.unwrap();
             tokio::task::id()
         });
         go.send(()).unwrap();
-        let here = tokio::spawn(async move { (errand.await, tokio::task::id()) });
+        let here = tokio::spawn(async move { (work.await, tokio::task::id()) });
         let (done_by, waiter) = here.await.unwrap();
         assert_eq!(done_by, Some(waiter));
     }
@@ -351,14 +352,14 @@ mod tests {
 
     /// The caller is there, and does not poll: it goes on all the same, sooner or later.
     #[tokio::test]
-    async fn set_free_it_goes_on_whoever_waits() {
+    async fn detached_it_goes_on_whoever_waits() {
         for (at_once, woken_before) in [(true, false), (true, true), (false, false), (false, true)]
         {
-            let errands = here();
+            let detacher = here();
             let (go, gone) = oneshot::channel();
             let (tell, told) = oneshot::channel();
-            let mut errand = errands.begin(async move { tell.send(two_steps(gone).await) });
-            let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut errand).poll(cx).is_ready()));
+            let mut work = detacher.begin(async move { tell.send(two_steps(gone).await) });
+            let polled = poll_fn(|cx| Poll::Ready(Pin::new(&mut work).poll(cx).is_ready()));
             assert!(!polled.await);
             let mut go = Some(go);
             let mut wake = |now: bool| {
@@ -368,20 +369,20 @@ mod tests {
             };
             wake(woken_before);
             if at_once {
-                errands.set_all_free();
+                detacher.detach_all();
             }
             wake(true);
             assert_eq!(told.await, Ok("done"));
-            assert_eq!(errand.await, Some(Ok(())), "its result is still for its caller");
+            assert_eq!(work.await, Some(Ok(())), "its result is still for its caller");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn nobody_ticks_where_nothing_is_bound() {
-        let errands = here();
-        let ticking = || errands.bound.lock().ticking;
+        let detacher = here();
+        let ticking = || detacher.attached.lock().ticking;
         for _ in 0..2 {
-            assert_eq!(errands.begin(tokio::time::sleep(TICK / 2)).await, Some(()));
+            assert_eq!(detacher.begin(tokio::time::sleep(TICK / 2)).await, Some(()));
             assert!(ticking());
             tokio::time::sleep(4 * TICK).await;
             assert!(!ticking());
@@ -414,11 +415,11 @@ mod tests {
             panic!("on purpose");
         };
         for at_once in [true, false] {
-            let errand: Errand<()> = here().begin(panics(at_once));
-            assert_eq!(errand.await, None);
-            let errand: Errand<()> = here().begin(panics(at_once));
-            errand.set_free();
-            assert_eq!(errand.await, None);
+            let work: DetachOnDrop<()> = here().begin(panics(at_once));
+            assert_eq!(work.await, None);
+            let work: DetachOnDrop<()> = here().begin(panics(at_once));
+            work.detach();
+            assert_eq!(work.await, None);
         }
     }
 
@@ -427,7 +428,7 @@ mod tests {
     fn it_begins_outside_of_a_runtime() {
         let runtime = runtime();
         let (tell, told) = oneshot::channel();
-        drop(Errands::on(runtime.handle().clone()).begin(async move {
+        drop(Detacher::on(runtime.handle().clone()).begin(async move {
             tokio::time::sleep(Duration::from_millis(1)).await;
             tell.send("done").unwrap();
         }));
@@ -438,13 +439,13 @@ mod tests {
     fn a_runtime_that_ends_drops_it_and_tells() {
         let ended = runtime();
         let (tell, told) = oneshot::channel::<()>();
-        let errand = Errands::on(ended.handle().clone()).begin(async move {
+        let work = Detacher::on(ended.handle().clone()).begin(async move {
             tokio::time::sleep(Duration::from_secs(3_600)).await;
             drop(tell);
         });
-        errand.set_free();
+        work.detach();
         drop(ended);
         assert!(told.blocking_recv().is_err());
-        assert_eq!(runtime().block_on(errand), None);
+        assert_eq!(runtime().block_on(work), None);
     }
 }

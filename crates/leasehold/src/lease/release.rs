@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::undo::{Trace, undo};
-use super::{Client, backoff};
+use super::state::LeaseCore;
+use crate::acquire::undo::{Trace, undo};
 use crate::backend::{Claim, Release};
+use crate::client::Client;
 use crate::clock::Moment;
+use crate::context::backoff;
 use crate::error::{Error, ErrorKind, Operation, Outcome, Result};
-use crate::lease::Tenure;
 use crate::loss::LossReason;
 
 /// How often a release is sent before its caller is told; it goes on in the background.
@@ -17,7 +18,7 @@ const ATTEMPTS: u32 = 3;
 /// background.
 pub(crate) struct Releasing {
     client: Arc<Client>,
-    tenure: Arc<Tenure>,
+    core: Arc<LeaseCore>,
     /// Until when the lease lasts, and a release makes sense.
     deadline: Moment,
     /// Another claim of its owner may still be on its way to the store.
@@ -31,11 +32,11 @@ pub(crate) struct Releasing {
 impl Releasing {
     pub(crate) fn new(
         client: Arc<Client>,
-        tenure: Arc<Tenure>,
+        core: Arc<LeaseCore>,
         deadline: Moment,
         stray_claim: bool,
     ) -> Self {
-        Self { client, tenure, deadline, stray_claim, may_be_done: false, sent: false, over: false }
+        Self { client, core, deadline, stray_claim, may_be_done: false, sent: false, over: false }
     }
 
     /// Sends it, again if the answer is lost, and tells how it ended.
@@ -59,9 +60,9 @@ impl Releasing {
             let mut attempt = 0;
             while self.once().await.is_none() {
                 if self.client.now() >= self.deadline {
-                    tracing::warn!(lock = %self.tenure.name(),
+                    tracing::warn!(lock = %self.core.name(),
                         "the store did not answer a release; the lease lapses by its TTL");
-                    self.tenure.given_back(&self.client.context);
+                    self.core.given_back(&self.client.context);
                     self.bar_stray_claim();
                     return;
                 }
@@ -78,7 +79,7 @@ impl Releasing {
         let runtime = self.client.context.runtime.clone();
         runtime.spawn(async move {
             // Without an answer it lapses.
-            let _ = self.client.releases.send(self.tenure.hold()).await;
+            let _ = self.client.releases.send(self.core.hold()).await;
             self.bar_stray_claim();
         });
     }
@@ -97,13 +98,13 @@ impl Releasing {
         // Noted before it is sent: dropped meanwhile, it may be done all the same.
         let may_have_been_done = self.may_be_done;
         self.may_be_done |= in_time;
-        let released = match self.client.releases.send(self.tenure.hold()).await {
+        let released = match self.client.releases.send(self.core.hold()).await {
             Ok(Release::Released) => true,
             // Our own lost answer: it was there, and we gave it back.
             Ok(Release::NotHeld) => may_have_been_done,
             Err(error) if error.says_gone() => {
                 self.over = true;
-                self.tenure.found_gone(&self.client.context, LossReason::StoreGone);
+                self.core.found_gone(&self.client.context, LossReason::StoreGone);
                 return Some(Err(self.explain(Error::not_held())));
             }
             Err(error) => {
@@ -116,10 +117,10 @@ impl Releasing {
         self.over = true;
         self.bar_stray_claim();
         if released {
-            self.tenure.given_back(&self.client.context);
+            self.core.given_back(&self.client.context);
             Some(Ok(()))
         } else {
-            self.tenure.found_gone(&self.client.context, LossReason::Expired);
+            self.core.found_gone(&self.client.context, LossReason::Expired);
             Some(Err(self.explain(Error::not_held())))
         }
     }
@@ -130,23 +131,23 @@ impl Releasing {
             return;
         }
         let holder = self.client.holder.clone();
-        let mut claim = Claim::new(self.tenure.name().clone(), self.tenure.ttl(), holder);
-        claim.owner = self.tenure.owner();
+        let mut claim = Claim::new(self.core.name().clone(), self.core.ttl(), holder);
+        claim.owner = self.core.owner();
         let barring = undo(self.client.clone(), claim, Trace::Unknown);
         self.client.context.runtime.spawn(barring);
     }
 
     fn explain(&self, error: Error) -> Error {
         let store = self.client.context.backend.guarantees().store;
-        error.on_store(store).during(Operation::Release, Some(self.tenure.name()))
+        error.on_store(store).during(Operation::Release, Some(self.core.name()))
     }
 }
 
 impl Drop for Releasing {
     fn drop(&mut self) {
         if !self.over {
-            let (client, tenure) = (self.client.clone(), self.tenure.clone());
-            let mut rest = Self::new(client, tenure, self.deadline, self.stray_claim);
+            let (client, core) = (self.client.clone(), self.core.clone());
+            let mut rest = Self::new(client, core, self.deadline, self.stray_claim);
             rest.may_be_done = self.may_be_done;
             rest.sent = self.sent;
             rest.in_background();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::clock::Moment;
-use crate::lease::Tenure;
+use crate::lease::state::LeaseCore;
 
 /// How many buckets are kept that no lease waits in any more, and how many TTLs that none
 /// has: the next one often is like the last.
@@ -41,7 +41,7 @@ pub(super) struct Flight {
 
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) tenure: Arc<Tenure>,
+    pub(super) core: Arc<LeaseCore>,
     pub(super) renew_at: Moment,
     /// The bucket it waits in, as the how many-th; `None` while the keeper has it in hand, and in
     /// flight.
@@ -51,25 +51,25 @@ pub(super) struct Entry {
 impl Schedule {
     pub(super) fn insert(
         &mut self,
-        tenure: Arc<Tenure>,
+        core: Arc<LeaseCore>,
         renew_at: Moment,
         look_at: Moment,
     ) -> Place {
-        *self.ttls.entry(tenure.ttl()).or_default() += 1;
-        let key = self.entries.insert(Entry { tenure, renew_at, waits_in: None });
+        *self.ttls.entry(core.ttl()).or_default() += 1;
+        let key = self.entries.insert(Entry { core, renew_at, waits_in: None });
         let place = Place(u32::try_from(key).unwrap_or(u32::MAX));
         self.look_at(place, look_at);
         place
     }
 
     /// Removes a lease; nothing if the place is already another's.
-    pub(super) fn remove(&mut self, place: Place, tenure: &Arc<Tenure>) {
-        if self.get_mut(place, tenure).is_none() {
+    pub(super) fn remove(&mut self, place: Place, core: &Arc<LeaseCore>) {
+        if self.get_mut(place, core).is_none() {
             return;
         }
         self.take_out(place);
         let Some(entry) = self.entries.try_remove(place.0 as usize) else { return };
-        let ttl = entry.tenure.ttl();
+        let ttl = entry.core.ttl();
         if let Some(count) = self.ttls.get_mut(&ttl) {
             *count -= 1;
             // Kept for the next lease like it, while there are few.
@@ -80,9 +80,9 @@ impl Schedule {
     }
 
     /// The lease at this place, if it is still this one.
-    pub(super) fn get_mut(&mut self, place: Place, tenure: &Arc<Tenure>) -> Option<&mut Entry> {
+    pub(super) fn get_mut(&mut self, place: Place, core: &Arc<LeaseCore>) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(place.0 as usize)?;
-        Arc::ptr_eq(&entry.tenure, tenure).then_some(entry)
+        Arc::ptr_eq(&entry.core, core).then_some(entry)
     }
 
     /// Puts the lease where it is found at `moment`, instead of where it was.
@@ -132,7 +132,7 @@ impl Schedule {
             if let Some(entry) = self.entry(place)
                 && entry.waits_in.is_none()
             {
-                let deadline = entry.tenure.deadline();
+                let deadline = entry.core.deadline();
                 self.look_at(place, deadline);
             }
         }

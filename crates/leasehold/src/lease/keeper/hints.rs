@@ -7,8 +7,8 @@ use tokio::task;
 use super::abort::AbortOnDrop;
 use super::{AT_ONCE, COARSEST, Due, Place, Shared, Why};
 use crate::backend::Hint;
-use crate::client::schedule::Entry;
-use crate::lease::Tenure;
+use crate::lease::schedule::Entry;
+use crate::lease::state::LeaseCore;
 
 impl Shared {
     /// Renews at once what the store hints at.
@@ -41,14 +41,14 @@ impl Shared {
     fn suspects(&self, hint: Hint, from: usize) -> Option<Vec<Due>> {
         let now = self.context.clock.now();
         let schedule = self.schedule.lock();
-        let suspect = |tenure: &Tenure| match hint {
-            Hint::Lease(owner) => tenure.owner() == owner && self.lasts(tenure, now),
-            Hint::All => self.lasts(tenure, now),
+        let suspect = |core: &LeaseCore| match hint {
+            Hint::Lease(owner) => core.owner() == owner && self.lasts(core, now),
+            Hint::All => self.lasts(core, now),
         };
         let portion = schedule.portion(from, AT_ONCE)?;
-        let suspects = portion.filter(|(_, entry)| suspect(&entry.tenure));
+        let suspects = portion.filter(|(_, entry)| suspect(&entry.core));
         let asked = |(place, entry): (Place, &Entry)| {
-            self.question(place, entry.tenure.clone(), Why::Kept, now)
+            self.question(place, entry.core.clone(), Why::Kept, now)
         };
         Some(suspects.map(asked).collect())
     }

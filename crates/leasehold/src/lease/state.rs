@@ -10,8 +10,8 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Claim, Grant, Hold, Proof};
-use crate::client::Context;
 use crate::clock::Moment;
+use crate::context::Context;
 use crate::error::Error;
 use crate::event::{EventKind, Subject};
 use crate::failpoint::Point;
@@ -37,7 +37,7 @@ pub enum LeaseState {
 }
 
 #[derive(Debug)]
-pub(crate) struct Tenure {
+pub(crate) struct LeaseCore {
     name: Name,
     owner: Owner,
     token: Token,
@@ -103,7 +103,7 @@ pub(crate) struct Question {
     pub(crate) deadline: Moment,
 }
 
-impl Tenure {
+impl LeaseCore {
     /// A lease from its grant.
     pub(crate) fn new(
         context: &Context,

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use super::{Attempt, Trace};
-use crate::client::Context;
-use crate::client::undo::undo_once;
+use super::Attempt;
+use super::undo::{Trace, undo_once};
 use crate::clock::Moment;
+use crate::context::Context;
 use crate::error::{Error, ErrorKind, Outcome, Result};
 use crate::holder::{HeldBy, Holder};
 

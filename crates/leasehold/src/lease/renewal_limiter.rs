@@ -15,7 +15,7 @@ use crate::clock::Moment;
 use crate::error::{Error, Result};
 
 #[derive(Debug)]
-pub(super) struct Gate(Mutex<Line>);
+pub(super) struct RenewalLimiter(Mutex<Line>);
 
 #[derive(Debug)]
 struct Line {
@@ -40,32 +40,32 @@ type Turn = (Moment, u64);
 
 /// The right to ask. Dropping it lets the next one ask.
 #[derive(Debug)]
-pub(super) struct Passage<'a> {
-    gate: &'a Gate,
+pub(super) struct Permit<'a> {
+    limiter: &'a RenewalLimiter,
     /// Whether others were before it: what was known before may have changed.
     pub(super) waited: bool,
 }
 
-impl Gate {
+impl RenewalLimiter {
     pub(super) fn new(width: usize) -> Self {
         let waiting = BTreeMap::new();
         Self(Mutex::new(Line { free: width, waiting, arrivals: 0, heard: None }))
     }
 
-    /// Waits for a passage, for leases of which the first is over then, and a question that
+    /// Waits for a permit, for leases of which the first is over then, and a question that
     /// may take this long. The error of another if the store is silent. Dropping the future
     /// leaves the line.
     pub(super) async fn enter(
         &self,
         first_deadline: Moment,
         limit: Duration,
-    ) -> Result<Passage<'_>> {
+    ) -> Result<Permit<'_>> {
         let place = self.join(first_deadline, limit);
         let waited = place.is_some();
         if let Some(place) = place {
             place.reached().await?;
         }
-        Ok(Passage { gate: self, waited })
+        Ok(Permit { limiter: self, waited })
     }
 
     fn join(&self, first_deadline: Moment, limit: Duration) -> Option<Place<'_>> {
@@ -78,7 +78,7 @@ impl Gate {
         let turn = (first_deadline, line.arrivals);
         let (called, reached) = oneshot::channel();
         line.waiting.insert(turn, Waiting { since: Instant::now(), limit, called });
-        Some(Place { gate: self, turn, reached })
+        Some(Place { limiter: self, turn, reached })
     }
 
     /// The store answered, whatever it said.
@@ -114,7 +114,7 @@ impl Gate {
         }
     }
 
-    /// Who goes next; if nobody waits, the passage is free.
+    /// Who goes next; if nobody waits, the permit is free.
     fn next(&self) -> Option<oneshot::Sender<Result<()>>> {
         let mut line = self.0.lock();
         let next = line.waiting.pop_first();
@@ -123,15 +123,15 @@ impl Gate {
     }
 }
 
-impl Drop for Passage<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        self.gate.hand_on();
+        self.limiter.hand_on();
     }
 }
 
 /// A place in line.
 struct Place<'a> {
-    gate: &'a Gate,
+    limiter: &'a RenewalLimiter,
     turn: Turn,
     reached: oneshot::Receiver<Result<()>>,
 }
@@ -150,10 +150,10 @@ impl Drop for Place<'_> {
         if let Ok(called) = self.reached.try_recv() {
             // Who is turned away has nothing to hand on.
             if called.is_ok() {
-                self.gate.hand_on();
+                self.limiter.hand_on();
             }
         } else {
-            self.gate.0.lock().waiting.remove(&self.turn);
+            self.limiter.0.lock().waiting.remove(&self.turn);
         }
     }
 }
@@ -164,7 +164,7 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use super::*;
-    use crate::client::callers::{Callers, polls, seeds};
+    use crate::callers::{Callers, polls, seeds};
 
     const LONG: Duration = Duration::from_secs(60);
 
@@ -177,81 +177,83 @@ mod tests {
 
     #[test]
     fn lets_the_first_deadline_pass_first() {
-        let gate = Gate::new(1);
+        let limiter = RenewalLimiter::new(1);
         let at = Moment::from_nanos;
-        let open = poll(pin!(gate.enter(at(9), LONG))).unwrap().unwrap();
+        let open = poll(pin!(limiter.enter(at(9), LONG))).unwrap().unwrap();
         assert!(!open.waited);
-        let (mut late, mut soon) = (pin!(gate.enter(at(7), LONG)), pin!(gate.enter(at(3), LONG)));
+        let (mut late, mut soon) =
+            (pin!(limiter.enter(at(7), LONG)), pin!(limiter.enter(at(3), LONG)));
         assert!(poll(late.as_mut()).is_none() && poll(soon.as_mut()).is_none());
         drop(open);
         assert!(poll(late.as_mut()).is_none());
-        let passage = poll(soon).unwrap().unwrap();
-        assert!(passage.waited);
-        drop(passage);
+        let permit = poll(soon).unwrap().unwrap();
+        assert!(permit.waited);
+        drop(permit);
         drop(poll(late).unwrap().unwrap());
-        assert_eq!(gate.0.lock().free, 1);
+        assert_eq!(limiter.0.lock().free, 1);
     }
 
     #[test]
     fn a_turn_given_to_a_task_that_gives_up_is_handed_on() {
-        let gate = Gate::new(1);
+        let limiter = RenewalLimiter::new(1);
         let at = Moment::from_nanos;
-        let open = poll(pin!(gate.enter(at(9), LONG))).unwrap().unwrap();
-        let mut quitter = Box::pin(gate.enter(at(1), LONG));
-        let mut leaver = Box::pin(gate.enter(at(2), LONG));
-        let mut last = pin!(gate.enter(at(3), LONG));
+        let open = poll(pin!(limiter.enter(at(9), LONG))).unwrap().unwrap();
+        let mut quitter = Box::pin(limiter.enter(at(1), LONG));
+        let mut leaver = Box::pin(limiter.enter(at(2), LONG));
+        let mut last = pin!(limiter.enter(at(3), LONG));
         assert!(poll(quitter.as_mut()).is_none() && poll(leaver.as_mut()).is_none());
         assert!(poll(last.as_mut()).is_none());
         drop(leaver);
-        assert_eq!(gate.0.lock().waiting.len(), 2, "nobody waits in the leaver's place");
+        assert_eq!(limiter.0.lock().waiting.len(), 2, "nobody waits in the leaver's place");
         drop(open);
         drop(quitter);
         drop(poll(last).unwrap().unwrap());
-        assert_eq!(gate.0.lock().free, 1);
+        assert_eq!(limiter.0.lock().free, 1);
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_heard_nothing_for_as_long_as_its_own_limit_is_turned_away() {
-        let (gate, at) = (Gate::new(1), Moment::from_nanos);
+        let (limiter, at) = (RenewalLimiter::new(1), Moment::from_nanos);
         let short = LONG / 4;
-        let open = gate.enter(at(1), short).await.unwrap();
-        let (mut one, mut two) = (pin!(gate.enter(at(2), short)), pin!(gate.enter(at(3), LONG)));
+        let open = limiter.enter(at(1), short).await.unwrap();
+        let (mut one, mut two) =
+            (pin!(limiter.enter(at(2), short)), pin!(limiter.enter(at(3), LONG)));
         assert!(poll(one.as_mut()).is_none() && poll(two.as_mut()).is_none());
         tokio::time::advance(short / 2).await;
-        gate.heard();
+        limiter.heard();
         tokio::time::advance(short / 2).await;
-        gate.silent(&Error::no_answer(short));
+        limiter.silent(&Error::no_answer(short));
         assert!(poll(one.as_mut()).is_none(), "something was heard meanwhile");
         tokio::time::advance(short / 2).await;
-        gate.silent(&Error::no_answer(short));
+        limiter.silent(&Error::no_answer(short));
         assert!(poll(one.as_mut()).unwrap().is_err());
         assert!(poll(two.as_mut()).is_none(), "it would wait longer");
         drop(open);
         drop(poll(two).unwrap().unwrap());
-        assert_eq!(gate.0.lock().free, 1);
+        assert_eq!(limiter.0.lock().free, 1);
     }
 
-    /// Whoever is polled when, gives up or is turned away: every passage comes back.
+    /// Whoever is polled when, gives up or is turned away: every permit comes back.
     #[test]
-    fn no_schedule_loses_a_passage() {
+    fn no_schedule_loses_a_permit() {
         for seed in seeds() {
             let width = 1 + seed as usize % 3;
-            let gate = Gate::new(width);
+            let limiter = RenewalLimiter::new(width);
             let mut callers = Callers::new(seed);
             for _ in 0..200 {
                 match callers.dice.u8(..8) {
                     0 | 1 => {
                         let deadline = Moment::from_nanos(callers.dice.u64(..9));
                         let limit = if callers.dice.bool() { LONG } else { Duration::ZERO };
-                        let (times, gate) = (callers.dice.u8(..4), &gate);
+                        let (times, limiter) = (callers.dice.u8(..4), &limiter);
                         callers.add(async move {
-                            if let Ok(_passage) = gate.enter(deadline, limit).await {
+                            if let Ok(_permit) = limiter.enter(deadline, limit).await {
                                 polls(times).await;
                             }
                         });
                     }
                     2 => callers.drop_one(),
-                    3 => gate.silent(&Error::no_answer(LONG)),
+                    3 => limiter.silent(&Error::no_answer(LONG)),
                     _ => {
                         callers.poll_one();
                     }
@@ -259,7 +261,7 @@ mod tests {
             }
             while callers.poll_one() {}
             assert_eq!(callers.len(), 0, "seed {seed}: renewals wait, and nobody wakes them");
-            assert_eq!(gate.0.lock().free, width, "seed {seed}: a passage is lost");
+            assert_eq!(limiter.0.lock().free, width, "seed {seed}: a permit is lost");
         }
     }
 }

@@ -107,7 +107,7 @@ mod tests {
     use std::task::{Context, Poll, Wake, Waker};
 
     use super::*;
-    use crate::client::callers::{Callers, polls, seeds};
+    use crate::callers::{Callers, polls, seeds};
 
     fn name() -> Name {
         Name::new("x").unwrap()

@@ -1,4 +1,4 @@
-//! The lanes of a client under random schedules: callers are polled, left alone and dropped, the
+//! The batchers of a client under random schedules: callers are polled, left alone and dropped, the
 //! store answers, refuses and panics, and tasks of the runtime run, all as the dice say. In the
 //! end each caller has its own answer and every slot is back, although no timer fires any more.
 
@@ -11,15 +11,16 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task;
 
-use super::Lane;
+use super::Batcher;
+use super::policy::{Alternation, RequestCount};
 use crate::backend::{
     Backend, Claim, Finding, Grant, Hold, Limits, LockInfo, Proof, Release, Renewal, Reply, Turn,
     Verdict,
 };
-use crate::client::callers::{Callers, seeds};
-use crate::client::{Context, Present, Step};
+use crate::callers::{Callers, seeds};
 use crate::clock::{Clock, ManualClock, Moment};
-use crate::errand::Errands;
+use crate::context::Context;
+use crate::detach::Detacher;
 use crate::error::Error;
 use crate::event::Announcer;
 use crate::failpoint::Failpoints;
@@ -185,14 +186,14 @@ fn released(number: u64) -> Release {
     if number.is_multiple_of(3) { Release::NotHeld } else { Release::Released }
 }
 
-/// The two lanes of a client on such a store.
-struct Lanes {
+/// The two batchers of a client on such a store.
+struct Batchers {
     store: Arc<Scripted>,
-    claims: Lane<Claim>,
-    releases: Lane<Hold>,
+    claims: Batcher<Claim>,
+    releases: Batcher<Hold>,
 }
 
-impl Lanes {
+impl Batchers {
     fn new(seed: u64, hand: &Arc<ManualClock>) -> Self {
         let limits = [
             Limits::new(1, 1),
@@ -220,13 +221,13 @@ impl Lanes {
             meter: Meter::new(STORE),
             stalls: StallWatch::new(STORE),
             failpoints: Failpoints::default(),
-            step: Step::default(),
-            present: Present::default(),
-            errands: Errands::on(Handle::current()),
+            alternation: Alternation::default(),
+            requests: RequestCount::default(),
+            detacher: Detacher::on(Handle::current()),
             runtime: Handle::current(),
             request_timeout: Duration::from_secs(3_600),
         });
-        Self { store, claims: Lane::new(context.clone()), releases: Lane::new(context) }
+        Self { store, claims: Batcher::new(context.clone()), releases: Batcher::new(context) }
     }
 
     /// One caller, who checks that the answer is its own.
@@ -254,18 +255,18 @@ impl Lanes {
 
 async fn play(seed: u64) {
     let hand = Arc::new(ManualClock::new());
-    let lanes = Lanes::new(seed, &hand);
+    let batchers = Batchers::new(seed, &hand);
     let mut callers = Callers::new(seed);
     let mut number = 0;
     for _ in 0..200 {
         match callers.dice.u8(..16) {
             0..4 => {
                 number += 1;
-                callers.add(lanes.send(number));
+                callers.add(batchers.send(number));
             }
             4 => callers.drop_one(),
             5..8 => {
-                lanes.store.decide(lanes.store.draw());
+                batchers.store.decide(batchers.store.draw());
             }
             8 => {
                 hand.advance(Duration::from_millis(1));
@@ -279,18 +280,18 @@ async fn play(seed: u64) {
     }
     // From here on everything is answered, and all who are woken are polled; time stands still.
     for _ in 0..1_000 {
-        while lanes.store.decide(Fate::Answered) {}
+        while batchers.store.decide(Fate::Answered) {}
         while callers.poll_one() {}
         task::yield_now().await;
-        if callers.len() == 0 && lanes.are_idle() {
+        if callers.len() == 0 && batchers.are_idle() {
             break;
         }
     }
     assert_eq!(callers.len(), 0, "seed {seed}: callers wait, and nobody wakes them");
-    assert!(lanes.are_idle(), "seed {seed}: a slot was not given back: {:?}", lanes.claims);
-    let state = lanes.store.state.lock();
+    assert!(batchers.are_idle(), "seed {seed}: a slot was not given back: {:?}", batchers.claims);
+    let state = batchers.store.state.lock();
     // Those of a batch that was refused go alone, all at once.
-    let most = if lanes.store.faulty { usize::MAX } else { lanes.store.limits.in_flight };
+    let most = if batchers.store.faulty { usize::MAX } else { batchers.store.limits.in_flight };
     assert!(state.most.iter().all(|count| *count <= most), "seed {seed}: {:?}", state.most);
 }
 

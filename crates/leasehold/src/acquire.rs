@@ -4,23 +4,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::turnstile::Pass;
-use super::undo::{Trace, settle, undo, undo_once};
-use super::{Client, backoff};
 use crate::backend::{Claim, Grant, Renewal, Turn, Verdict};
+use crate::client::Client;
 use crate::clock::Moment;
+use crate::context::backoff;
 use crate::error::{Error, ErrorKind, Operation, Outcome, Result};
 use crate::event::{EventKind, Refusal, Subject};
 use crate::failpoint::{Point, Step};
 use crate::holder::HeldBy;
-use crate::lease::{Lease, Tenure, deadline};
+use crate::lease::Lease;
+use crate::lease::state::{LeaseCore, deadline};
 use crate::loss::LossReason;
 use crate::name::Name;
 use crate::observe::ClassId;
 use crate::owner::Owner;
 use crate::terms::{Patience, Terms};
 
+use turnstile::Pass;
+use undo::{Trace, settle, undo, undo_once};
+
+pub(crate) mod batcher;
 mod give_up;
+pub(crate) mod turnstile;
+pub(crate) mod undo;
 
 /// How many fresh owners an acquisition may use up when answers are lost or late.
 const ROUNDS: u32 = 3;
@@ -376,10 +382,10 @@ impl<'a> Attempt<'a> {
         let waited = self.asked.until(now);
         self.announce(now, EventKind::Granted { token: grant.token, waited });
         let context = &self.client.context;
-        let tenure = Tenure::new(context, &self.claim, self.class, &grant, self.terms, now);
-        let tenure = Arc::new(tenure);
-        let place = self.client.keeper.keep(tenure.clone(), grant.proof);
-        Lease::new(self.client.clone(), tenure, place, self.stray_claim)
+        let core = LeaseCore::new(context, &self.claim, self.class, &grant, self.terms, now);
+        let core = Arc::new(core);
+        let place = self.client.keeper.keep(core.clone(), grant.proof);
+        Lease::new(self.client.clone(), core, place, self.stray_claim)
     }
 
     fn fail(&mut self, error: Error) -> Error {

@@ -1,14 +1,13 @@
-//! The batcher: one lane for each kind of request that many callers send at once.
+//! The batcher: requests of one kind that are in flight together travel together (group commit
+//! for locks). A client has one for claims and one for releases.
 //!
-//! Idle, a request leaves at once. While as many are in flight as the store takes,
-//! newcomers collect and travel together afterwards (group commit for locks). A
-//! request that is under way does not depend on its caller for long: a store that answers
-//! at once is asked in place, any other one by an [`Errand`], which the caller polls and
-//! which goes on by itself when that is gone, when others collect, and after a moment.
+//! Idle, a request leaves at once. While as many are in flight as the store takes, newcomers
+//! collect and travel together afterwards. When they wait for each other, and how many go at
+//! once, is the [`policy`]. A request that is under way does not depend on its caller for long: a
+//! store that answers at once is asked in place, any other one by [`DetachOnDrop`].
 //!
-//! A store that answers in place is never seen "in flight" by other tasks of its thread.
-//! So where there is company (other tasks were here just now), a request lets the others
-//! come along first.
+//! A store that answers in place is never seen "in flight" by other tasks of its thread. So where
+//! other tasks were here just now, a request lets them come along first.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -20,17 +19,19 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task;
 
-use super::company::Company;
-use super::request::Request;
-use super::step::Turn;
-use super::{Context, is_about_one_of_them};
 use crate::backend::Reply;
 use crate::clock::Moment;
-use crate::errand::Errand;
+use crate::context::{Context, is_about_one_of_them};
+use crate::detach::DetachOnDrop;
 use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::Point;
 use crate::name::NameSet;
 
+use policy::{RecentCallers, Turn};
+use request::Request;
+
+pub(crate) mod policy;
+mod request;
 #[cfg(all(test, not(shuttle)))]
 mod schedules;
 
@@ -40,7 +41,7 @@ const MOST_YIELDS: usize = 4;
 const GAINS_FROM_BATCHES: usize = 2;
 
 #[derive(Debug)]
-pub(crate) struct Lane<R: Request>(Arc<Shared<R>>);
+pub(crate) struct Batcher<R: Request>(Arc<Shared<R>>);
 
 #[derive(Debug)]
 struct Shared<R: Request> {
@@ -52,7 +53,7 @@ struct Shared<R: Request> {
 struct Queue<R: Request> {
     in_flight: usize,
     waiting: VecDeque<Item<R>>,
-    company: Company,
+    callers: RecentCallers,
 }
 
 #[derive(Debug)]
@@ -61,10 +62,10 @@ struct Item<R: Request> {
     reply: oneshot::Sender<Result<R::Answer>>,
 }
 
-impl<R: Request> Lane<R> {
+impl<R: Request> Batcher<R> {
     pub(crate) fn new(context: Arc<Context>) -> Self {
-        let company = Company::default();
-        let queue = Mutex::new(Queue { in_flight: 0, waiting: VecDeque::new(), company });
+        let callers = RecentCallers::default();
+        let queue = Mutex::new(Queue { in_flight: 0, waiting: VecDeque::new(), callers });
         Self(Arc::new(Shared { context, queue }))
     }
 
@@ -83,12 +84,12 @@ impl<R: Request> Lane<R> {
     pub(crate) async fn send(&self, request: R) -> Result<R::Answer> {
         // A store that always answers at once must not keep other tasks from running.
         task::consume_budget().await;
-        let _present = self.0.context.present.enter();
+        let _present = self.0.context.requests.enter();
         let answer = match self.0.clone().admit(request) {
             Admission::Collected(answer) => answer.await.ok(),
             Admission::Go(slot, request) => match slot.send_in_place(request).await {
                 InPlace::Answered(answer) => return answer,
-                InPlace::UnderWay(errand) => errand.await,
+                InPlace::UnderWay(work) => work.await,
             },
         };
         answer.unwrap_or_else(|| Err(nobody_answers()))
@@ -102,26 +103,26 @@ enum Admission<R: Request> {
 
 enum InPlace<R: Request> {
     Answered(Result<R::Answer>),
-    UnderWay(Errand<Result<R::Answer>>),
+    UnderWay(DetachOnDrop<Result<R::Answer>>),
 }
 
 /// The right to have one request in flight. Dropping it gives the right back,
 /// whatever happens (a store that panics, a runtime that ends).
 struct Slot<R: Request> {
-    lane: Arc<Shared<R>>,
+    batcher: Arc<Shared<R>>,
     given_back: bool,
     /// Held while a request is under way, where kinds take turns.
     turn: Option<Turn>,
 }
 
 impl<R: Request> Slot<R> {
-    fn new(lane: Arc<Shared<R>>, turn: Option<Turn>) -> Self {
-        Self { lane, given_back: false, turn }
+    fn new(batcher: Arc<Shared<R>>, turn: Option<Turn>) -> Self {
+        Self { batcher, given_back: false, turn }
     }
 
-    /// Asks the store; if it does not answer at once, that becomes an errand.
+    /// Asks the store; if it does not answer at once, the request can be detached.
     async fn send_in_place(self, request: R) -> InPlace<R> {
-        let backend = self.lane.context.backend.clone();
+        let backend = self.batcher.context.backend.clone();
         let mut batch = vec![request];
         let asked = poll_fn(|cx| {
             // Caught: whoever asks in place is told of a panic as those are who collected,
@@ -145,25 +146,25 @@ impl<R: Request> Slot<R> {
         }
     }
 
-    fn go_on(self, sending: Reply<Vec<R::Answer>>) -> Errand<Result<R::Answer>> {
-        let lane = self.lane.clone();
-        let errand = lane.context.errands.begin(async move {
-            let answers = self.lane.context.ask(sending).await;
+    fn go_on(self, sending: Reply<Vec<R::Answer>>) -> DetachOnDrop<Result<R::Answer>> {
+        let batcher = self.batcher.clone();
+        let work = batcher.context.detacher.begin(async move {
+            let answers = self.batcher.context.ask(sending).await;
             self.pass_on();
             answers.and_then(only)
         });
         // Where kinds take turns, the other kind waits for it.
-        if lane.context.backend.limits().in_step || !lane.queue.lock().waiting.is_empty() {
-            errand.set_free();
+        if batcher.context.backend.limits().in_step || !batcher.queue.lock().waiting.is_empty() {
+            work.detach();
         }
-        errand
+        work
     }
 
     /// The request has been answered: the slot goes to what collected meanwhile.
     fn pass_on(mut self) {
         self.turn = None;
         if !self.give_back_if_idle() {
-            let context = self.lane.context.clone();
+            let context = self.batcher.context.clone();
             context.runtime.spawn(self.send_collected());
         }
     }
@@ -179,9 +180,9 @@ impl<R: Request> Slot<R> {
         let mut before = 0;
         for _ in 0..MOST_YIELDS {
             task::yield_now().await;
-            let queue = self.lane.queue.lock();
+            let queue = self.batcher.queue.lock();
             let waiting = queue.waiting.len();
-            if waiting == before || waiting >= queue.company.last_batch {
+            if waiting == before || waiting >= queue.callers.last_batch {
                 return;
             }
             before = waiting;
@@ -191,8 +192,8 @@ impl<R: Request> Slot<R> {
     async fn send_collected(mut self) {
         while !self.give_back_if_idle() {
             self.await_turn().await;
-            let batch = self.lane.next_batch();
-            self.lane.send_batch(batch).await;
+            let batch = self.batcher.next_batch();
+            self.batcher.send_batch(batch).await;
             self.turn = None;
             // Those who were just answered may have something to send.
             self.let_others_come().await;
@@ -202,20 +203,20 @@ impl<R: Request> Slot<R> {
     /// Where kinds take turns: until the other kind's request is answered, and those whom
     /// that concerned have come along.
     async fn await_turn(&mut self) {
-        let context = &self.lane.context;
+        let context = &self.batcher.context;
         if !context.backend.limits().in_step {
             return;
         }
-        self.turn = context.step.try_take();
+        self.turn = context.alternation.try_take();
         if self.turn.is_none() {
-            self.turn = context.step.take().await;
+            self.turn = context.alternation.take().await;
             self.let_others_come().await;
         }
     }
 
     /// In one step, so that nobody collects behind a slot that is just going.
     fn give_back_if_idle(&mut self) -> bool {
-        let mut queue = self.lane.queue.lock();
+        let mut queue = self.batcher.queue.lock();
         if queue.waiting.is_empty() {
             queue.in_flight -= 1;
             self.given_back = true;
@@ -229,8 +230,8 @@ impl<R: Request> Drop for Slot<R> {
     /// those who collected behind it must not be stranded.
     fn drop(&mut self) {
         if !self.given_back && !self.give_back_if_idle() {
-            let relay = Relay(Some(self.lane.clone()));
-            self.lane.context.runtime.spawn(relay.go_on());
+            let relay = Relay(Some(self.batcher.clone()));
+            self.batcher.context.runtime.spawn(relay.go_on());
         }
     }
 }
@@ -241,16 +242,16 @@ struct Relay<R: Request>(Option<Arc<Shared<R>>>);
 
 impl<R: Request> Relay<R> {
     async fn go_on(mut self) {
-        if let Some(lane) = self.0.take() {
-            Slot::new(lane, None).send_collected().await;
+        if let Some(batcher) = self.0.take() {
+            Slot::new(batcher, None).send_collected().await;
         }
     }
 }
 
 impl<R: Request> Drop for Relay<R> {
     fn drop(&mut self) {
-        if let Some(lane) = self.0.take() {
-            let mut queue = lane.queue.lock();
+        if let Some(batcher) = self.0.take() {
+            let mut queue = batcher.queue.lock();
             queue.in_flight -= 1;
             queue.waiting.clear();
         }
@@ -267,8 +268,8 @@ impl<R: Request> Shared<R> {
         let mut queue = self.queue.lock();
         let idle = queue.in_flight < in_flight;
         queue.in_flight += usize::from(idle);
-        let alone = idle && !(gains && queue.company.expected(now));
-        let turn = (alone && limits.in_step).then(|| self.context.step.try_take()).flatten();
+        let alone = idle && !(gains && queue.callers.not_alone(now));
+        let turn = (alone && limits.in_step).then(|| self.context.alternation.try_take()).flatten();
         if alone && limits.in_step == turn.is_some() {
             drop(queue);
             return Admission::Go(Slot::new(self, turn), request);
@@ -282,7 +283,7 @@ impl<R: Request> Shared<R> {
             context.runtime.spawn(slot.send_after_others());
         } else {
             // It waits for what is under way, whose callers may not be polling.
-            self.context.errands.set_all_free();
+            self.context.detacher.detach_all();
         }
         Admission::Collected(answer)
     }
@@ -290,7 +291,7 @@ impl<R: Request> Shared<R> {
     /// The most items of one request.
     fn most_at_once(&self) -> usize {
         let limits = self.context.backend.limits();
-        let share = if limits.in_halves { self.context.present.half() } else { usize::MAX };
+        let share = if limits.in_halves { self.context.requests.half() } else { usize::MAX };
         limits.batch.clamp(1, share)
     }
 
@@ -317,7 +318,7 @@ impl<R: Request> Shared<R> {
         while let Some(item) = later.pop_back() {
             queue.waiting.push_front(item);
         }
-        queue.company.last_batch = batch.len();
+        queue.callers.last_batch = batch.len();
         batch
     }
 
