@@ -1,7 +1,7 @@
 //! Real servers, what can go wrong with them, and what must hold all the same.
 //!
 //! * [`servers`]: the real servers that stores speak to; [`stores`]: those as the suite sees them
-//! * [`faults`]: injectors for every store; [`course`]: runs under them
+//! * [`faults`]: injectors for every store; [`fault_run`]: runs under them
 //! * [`processes`]: cases that need processes, through the real command
 //! * [`crashes`]: a server killed among many acquirers, again and again
 //! * [`history`]: what workers did under faults, and what must hold in it
@@ -12,9 +12,9 @@
 //! failpoints: that is what benchmarks measure.
 
 #[cfg(feature = "suite")]
-pub mod course;
-#[cfg(feature = "suite")]
 pub mod crashes;
+#[cfg(feature = "suite")]
+pub mod fault_run;
 pub mod faults;
 #[cfg(feature = "suite")]
 pub mod history;

@@ -8,9 +8,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold_faults::course::Course;
-use leasehold_faults::course::fault::Fault;
-use leasehold_faults::course::stage;
+use leasehold_faults::fault_run::FaultRun;
+use leasehold_faults::fault_run::deployment;
+use leasehold_faults::fault_run::fault::Fault;
 use leasehold_faults::history::report::{Report, Verdict};
 
 const LASTS: Duration = Duration::from_secs(4);
@@ -31,8 +31,8 @@ fn lasts(store: &str, fault: Fault) -> Duration {
 
 fn run(store: &str, fault: Fault, seed: u64, heedless: bool) -> Report {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let course = Course {
-        store: stage::named(store).expect("a store of this name"),
+    let run = FaultRun {
+        store: deployment::named(store).expect("a store of this name"),
         fault,
         lasts: lasts(store, fault),
         seed,
@@ -40,7 +40,7 @@ fn run(store: &str, fault: Fault, seed: u64, heedless: bool) -> Report {
         program: Path::new(env!("CARGO_BIN_EXE_leasehold-faults")),
         heedless,
     };
-    let report = course.run().expect("the run is not hindered by anything but its fault");
+    let report = run.run().expect("the run is not hindered by anything but its fault");
     if report.verdict() == Verdict::Failed && !heedless {
         panic!("{report:#?}\nhistory: {}", folder.keep().display());
     }
@@ -48,7 +48,7 @@ fn run(store: &str, fault: Fault, seed: u64, heedless: bool) -> Report {
 }
 
 fn passes(store: &str, fault: Fault) {
-    if let Some(why) = fault.impossible(stage::named(store).expect("a store")) {
+    if let Some(why) = fault.impossible(deployment::named(store).expect("a store")) {
         panic!("{why}: run the tests as root, as scripts/test does");
     }
     let passed = |seed| run(store, fault, seed, false).verdict() == Verdict::Passed;

@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use leasehold_conformance::load::raise_descriptor_limit;
-use leasehold_faults::course::Course;
-use leasehold_faults::course::crew::{self, WORKER};
-use leasehold_faults::course::fault::Fault;
-use leasehold_faults::course::stage;
-use leasehold_faults::course::table::{Row, table};
 use leasehold_faults::crashes;
+use leasehold_faults::fault_run::FaultRun;
+use leasehold_faults::fault_run::deployment;
+use leasehold_faults::fault_run::fault::Fault;
+use leasehold_faults::fault_run::table::{Row, table};
+use leasehold_faults::fault_run::workers::{self, WORKER};
 use leasehold_faults::history::History;
 use leasehold_faults::history::report::{Report, Verdict};
 
@@ -50,7 +50,7 @@ fn main() -> Result<ExitCode> {
     if let [_, mode, id, orders] = arguments.as_slice()
         && mode == WORKER
     {
-        crew::be_worker(id, orders)?;
+        workers::be_worker(id, orders)?;
         return Ok(ExitCode::SUCCESS);
     }
     let args = Args::parse();
@@ -71,7 +71,7 @@ fn main() -> Result<ExitCode> {
 }
 
 fn run(args: &Args) -> Result<Vec<Row>> {
-    let stores = chosen(stage::ALL, |store| store.name(), args.store.as_deref())?;
+    let stores = chosen(deployment::ALL, |store| store.name(), args.store.as_deref())?;
     let faults: Vec<Fault> = chosen(&Fault::ALL, |fault| fault.name(), args.fault.as_deref())?;
     let wall = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let seed = args.seed.unwrap_or(wall.as_millis() as u64 % 1_000_000);
@@ -94,7 +94,7 @@ fn run(args: &Args) -> Result<Vec<Row>> {
             continue;
         }
         println!("{} {} for {lasts:.1?} ...", store.name(), fault.name());
-        let course = Course {
+        let run = FaultRun {
             store,
             fault,
             lasts,
@@ -106,7 +106,7 @@ fn run(args: &Args) -> Result<Vec<Row>> {
         rows.push(match fault.impossible(store) {
             Some(why) => not(format!("not possible here: {why}")),
             None => {
-                let report = course.run().with_context(|| fault.name())?;
+                let report = run.run().with_context(|| fault.name())?;
                 print_violations(&report);
                 Row::Ran(report)
             }
@@ -117,7 +117,7 @@ fn run(args: &Args) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Not a course: one process whose tasks acquire, and a server that is killed in a row.
+/// Not a fault run: one process whose tasks acquire, and a server that is killed in a row.
 fn crash(args: &Args) -> Result<()> {
     let modes = [("postgres", "lease"), ("pgsession", "session")];
     for (store, mode) in chosen(&modes, |(store, _)| *store, args.store.as_deref())? {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::course::halt::Place;
+use crate::fault_run::halt::Place;
 
 /// Something that a worker or the driver did or saw.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 //! which asks the store, does not say yes when a later token had already been handed out.
 //!
 //! Where a store may end a lease by itself and its holder only hears of it (a session that the
-//! server ends), a stage says within which time it must have heard: so much of an overlap is
+//! server ends), a deployment says within which time it must have heard: so much of an overlap is
 //! allowed, and only with a holder that did hear of its end.
 
 use std::collections::HashMap;

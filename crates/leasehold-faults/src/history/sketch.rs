@@ -3,7 +3,7 @@
 use super::History;
 use super::event::{Asked, Event, Register, What};
 use super::lease::{LeaseRecord, leases};
-use crate::course::halt::Place;
+use crate::fault_run::halt::Place;
 
 /// A millisecond.
 pub(super) const MS: u64 = 1_000_000;

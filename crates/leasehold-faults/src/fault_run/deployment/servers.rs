@@ -1,16 +1,16 @@
-//! What any server can be made to suffer, for stages that have some.
+//! What any server can be made to suffer, for deployments that have some.
 
 use anyhow::{Result, bail};
 use fastrand::Rng;
 
-use crate::course::fault::Fault;
-use crate::course::schedule::Strike;
+use crate::fault_run::fault::Fault;
+use crate::fault_run::schedule::Strike;
 use crate::faults::server::{Data, Server};
 
 /// How far a clock jumps at most, ahead or back, in seconds.
 const JUMP: i64 = 3_600;
 
-/// Ends, stops or misleads a server. A leader must be chosen by the stage, which also
+/// Ends, stops or misleads a server. A leader must be chosen by the deployment, which also
 /// remembers which one it was.
 pub fn inject(server: &mut Server, fault: Fault, strike: &Strike) -> Result<()> {
     match fault {
@@ -25,7 +25,7 @@ pub fn inject(server: &mut Server, fault: Fault, strike: &Strike) -> Result<()> 
 pub fn heal(server: &mut Server, fault: Fault, strike: &Strike) -> Result<()> {
     match fault {
         Fault::Restart | Fault::Leader if stops(strike) => server.resume(),
-        // With what was on its disk: of some time ago, if the stage saw to that.
+        // With what was on its disk: of some time ago, if the deployment saw to that.
         Fault::Restart | Fault::Leader | Fault::Older => server.start(Data::Kept),
         Fault::Amnesia => server.start(Data::Lost),
         Fault::Clock => server.set_clock(0),

@@ -6,9 +6,9 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-use super::{Stage, Store, servers};
-use crate::course::fault::Fault;
-use crate::course::schedule::Strike;
+use super::{Deployment, Store, servers};
+use crate::fault_run::fault::Fault;
+use crate::fault_run::schedule::Strike;
 use crate::faults::server::{Data, Server};
 
 /// Redis, one server.
@@ -43,7 +43,7 @@ impl Store for Redis {
         }
     }
 
-    fn set(&self, folder: &Path, fault: Fault) -> Result<Box<dyn Stage>> {
+    fn set(&self, folder: &Path, fault: Fault) -> Result<Box<dyn Deployment>> {
         let mut server = new_server(&folder.join("redis"), fault)?;
         if fault == Fault::Clock {
             server = server.with_clock()?;
@@ -84,7 +84,7 @@ fn answers(addr: SocketAddr) -> bool {
 #[derive(Debug)]
 struct OneServer(Server);
 
-impl Stage for OneServer {
+impl Deployment for OneServer {
     fn servers(&self) -> Vec<SocketAddr> {
         vec![self.0.addr()]
     }

@@ -10,7 +10,7 @@ use super::fault::{self, Fault};
 use super::halt::{Halts, Place};
 use super::schedule::Rhythm;
 
-/// The shape of a run. A stage may change what is usual.
+/// The shape of a run. A deployment may change what is usual.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Processes, or threads where the store does not reach beyond a process.
@@ -77,7 +77,7 @@ impl Plan {
                 Fault::Queue => 4,
                 // Those who hold on for long, and two of those who wait for them.
                 Fault::Partition => 6,
-                _ if fault.place() == fault::Place::Stage => 1,
+                _ if fault.place() == fault::Place::Deployment => 1,
                 _ => workers,
             },
             rhythm: rhythm(fault, ttl),

@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use fastrand::Rng;
 
-use super::{Stage, Store};
-use crate::course::fault::Fault;
-use crate::course::plan::Plan;
-use crate::course::schedule::Strike;
+use super::{Deployment, Store};
+use crate::fault_run::fault::Fault;
+use crate::fault_run::plan::Plan;
+use crate::fault_run::schedule::Strike;
 use crate::servers::Postgres;
 
 /// Every client is two or three connections, and every one of them a process of the server.
@@ -88,7 +88,7 @@ impl Store for Mode {
         Plan { clients, gives_up, ..usual }
     }
 
-    fn set(&self, _folder: &Path, fault: Fault) -> Result<Box<dyn Stage>> {
+    fn set(&self, _folder: &Path, fault: Fault) -> Result<Box<dyn Deployment>> {
         let server = match fault {
             Fault::Clock => Postgres::start_with_clock(&[])?,
             _ => Postgres::start(&[])?,
@@ -107,7 +107,7 @@ struct Set {
     mode: &'static str,
 }
 
-impl Stage for Set {
+impl Deployment for Set {
     fn servers(&self) -> Vec<SocketAddr> {
         vec![self.server.addr()]
     }

@@ -1,10 +1,10 @@
-//! Where a course is played: a store with all that it needs for a run.
+//! Where a fault run is played: a store with all that it needs for a run.
 //!
 //! To measure another store, write one file in this folder and one line in [`ALL`]. The file
-//! has a [`Store`], which says what is to be known before a run, and a [`Stage`], which lives as
+//! has a [`Store`], which says what is to be known before a run, and a [`Deployment`], which lives as
 //! long as a run: it has the servers ([`Server`](crate::faults::server::Server)), says how to
 //! connect to them, and does to them what only it can do. Workers, and the way between them and the
-//! servers, are struck by the course itself.
+//! servers, are struck by the fault run itself.
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -12,9 +12,9 @@
 //! use std::process::Command;
 //!
 //! use anyhow::Result;
-//! use leasehold_faults::course::fault::Fault;
-//! use leasehold_faults::course::schedule::Strike;
-//! use leasehold_faults::course::stage::{Stage, Store, servers};
+//! use leasehold_faults::fault_run::fault::Fault;
+//! use leasehold_faults::fault_run::schedule::Strike;
+//! use leasehold_faults::fault_run::deployment::{Deployment, Store, servers};
 //! use leasehold_faults::faults::server::{Data, Server};
 //!
 //! #[derive(Debug)]
@@ -40,7 +40,7 @@
 //!         }
 //!     }
 //!
-//!     fn set(&self, folder: &Path, fault: Fault) -> Result<Box<dyn Stage>> {
+//!     fn set(&self, folder: &Path, fault: Fault) -> Result<Box<dyn Deployment>> {
 //!         let make = |data: &Path, addr: SocketAddr| {
 //!             let mut command = Command::new("redis-server");
 //!             command.args(["--port", &addr.port().to_string(), "--appendonly", "yes"]);
@@ -59,7 +59,7 @@
 //! #[derive(Debug)]
 //! struct OneServer(Server);
 //!
-//! impl Stage for OneServer {
+//! impl Deployment for OneServer {
 //!     fn servers(&self) -> Vec<SocketAddr> {
 //!         vec![self.0.addr()]
 //!     }
@@ -105,8 +105,8 @@ pub const ALL: &[&dyn Store] = &[
     &sqlite::Sqlite,
     &redis::Redis,
     &redlock::Redlock,
-    &redis_failover::Deployment::Sentinel,
-    &redis_failover::Deployment::Cluster,
+    &redis_failover::Failover::Sentinel,
+    &redis_failover::Failover::Cluster,
     &etcd::Etcd,
     &postgres::Mode::Lease,
     &postgres::Mode::Session,
@@ -164,11 +164,11 @@ pub trait Store: fmt::Debug + Sync {
     }
 
     /// Sets it up for a run, ready to be connected to. All its files go into `folder`.
-    fn set(&self, folder: &Path, fault: Fault) -> Result<Box<dyn Stage>>;
+    fn set(&self, folder: &Path, fault: Fault) -> Result<Box<dyn Deployment>>;
 }
 
 /// A store that is set up for a run. Dropped, all its servers are gone.
-pub trait Stage: fmt::Debug {
+pub trait Deployment: fmt::Debug {
     /// The servers that clients connect to; none if they need no network.
     fn servers(&self) -> Vec<SocketAddr> {
         Vec::new()
@@ -178,13 +178,13 @@ pub trait Stage: fmt::Debug {
     /// the same order, those of proxies in front of them.
     fn url(&self, servers: &[SocketAddr]) -> String;
 
-    /// Injects one of the faults that are placed on the stage. What it may vary it takes from
+    /// Injects one of the faults that are placed on the deployment. What it may vary it takes from
     /// [`Strike::draw`], so that the same seed does the same again.
     fn inject(&mut self, fault: Fault, _strike: &Strike) -> Result<()> {
         bail!("{self:?} does not know how to inject {}", fault.name())
     }
 
-    /// Ends what [`Stage::inject`] began.
+    /// Ends what [`Deployment::inject`] began.
     fn heal(&mut self, fault: Fault, _strike: &Strike) -> Result<()> {
         bail!("{self:?} does not know how to heal {}", fault.name())
     }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::{Stage, Store};
-use crate::course::fault::Fault;
-use crate::course::plan::Plan;
-use crate::course::schedule::{Rhythm, Strike};
+use super::{Deployment, Store};
+use crate::fault_run::fault::Fault;
+use crate::fault_run::plan::Plan;
+use crate::fault_run::schedule::{Rhythm, Strike};
 use crate::servers;
 
 /// Half of what is usual: then leases of one second can be had.
@@ -74,7 +74,7 @@ impl Store for Etcd {
         }
     }
 
-    fn set(&self, _folder: &Path, fault: Fault) -> Result<Box<dyn Stage>> {
+    fn set(&self, _folder: &Path, fault: Fault) -> Result<Box<dyn Deployment>> {
         let members = match fault {
             Fault::Leader | Fault::Stopped => 3,
             _ => 1,
@@ -91,7 +91,7 @@ struct Set {
     struck: Option<(usize, bool)>,
 }
 
-impl Stage for Set {
+impl Deployment for Set {
     fn servers(&self) -> Vec<SocketAddr> {
         (0..self.cluster.count()).map(|member| self.cluster.addr(member)).collect()
     }

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::{Stage, Store};
-use crate::course::fault::Fault;
+use super::{Deployment, Store};
+use crate::fault_run::fault::Fault;
 
 /// The store in memory.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Store for Memory {
         true
     }
 
-    fn set(&self, folder: &Path, _fault: Fault) -> Result<Box<dyn Stage>> {
+    fn set(&self, folder: &Path, _fault: Fault) -> Result<Box<dyn Deployment>> {
         Ok(Box::new(Named(folder.display().to_string())))
     }
 }
@@ -43,7 +43,7 @@ impl Store for Memory {
 #[derive(Debug)]
 struct Named(String);
 
-impl Stage for Named {
+impl Deployment for Named {
     fn url(&self, _servers: &[SocketAddr]) -> String {
         format!("memory:faults-{}", self.0)
     }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use fastrand::Rng;
 
-use super::{Stage, Store};
-use crate::course::fault::Fault;
-use crate::course::plan::Plan;
-use crate::course::schedule::{Rhythm, Strike};
+use super::{Deployment, Store};
+use crate::fault_run::fault::Fault;
+use crate::fault_run::plan::Plan;
+use crate::fault_run::schedule::{Rhythm, Strike};
 use crate::servers::{Redis, RedisCluster, RedisSentinel};
 
 /// For how long a replica hears nothing before its master is lost.
@@ -20,14 +20,14 @@ const LAG: Duration = Duration::from_millis(150);
 
 /// The kinds of deployments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Deployment {
+pub(super) enum Failover {
     /// One master, its replica, three sentinels.
     Sentinel,
     /// Three masters with a replica each.
     Cluster,
 }
 
-impl Store for Deployment {
+impl Store for Failover {
     fn name(&self) -> &'static str {
         match self {
             Self::Sentinel => "redis-sentinel",
@@ -68,7 +68,7 @@ impl Store for Deployment {
         plan
     }
 
-    fn set(&self, _folder: &Path, _fault: Fault) -> Result<Box<dyn Stage>> {
+    fn set(&self, _folder: &Path, _fault: Fault) -> Result<Box<dyn Deployment>> {
         let servers = match self {
             Self::Sentinel => Servers::Sentinel(Box::new(RedisSentinel::start(&[])?)),
             Self::Cluster => Servers::Cluster(RedisCluster::start(&[])?),
@@ -111,7 +111,7 @@ impl Set {
     }
 }
 
-impl Stage for Set {
+impl Deployment for Set {
     fn url(&self, _servers: &[SocketAddr]) -> String {
         let url = match &self.servers {
             Servers::Sentinel(deployment) => deployment.url(),

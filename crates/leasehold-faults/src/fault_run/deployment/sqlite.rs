@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use super::{Stage, Store};
-use crate::course::fault::Fault;
-use crate::course::schedule::Strike;
+use super::{Deployment, Store};
+use crate::fault_run::fault::Fault;
+use crate::fault_run::schedule::Strike;
 use crate::faults::disk::SmallDisk;
 
 /// Room for the store and a write-ahead log of its greatest length (12 MiB), in KiB: it must be
@@ -35,7 +35,7 @@ impl Store for Sqlite {
         }
     }
 
-    fn set(&self, folder: &Path, fault: Fault) -> Result<Box<dyn Stage>> {
+    fn set(&self, folder: &Path, fault: Fault) -> Result<Box<dyn Deployment>> {
         Ok(Box::new(match fault {
             Fault::Disk => {
                 let disk = folder.join("disk");
@@ -53,7 +53,7 @@ struct Database {
     disk: Option<SmallDisk>,
 }
 
-impl Stage for Database {
+impl Deployment for Database {
     fn url(&self, _servers: &[SocketAddr]) -> String {
         format!("sqlite:{}", self.path.display())
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::Result;
 use fastrand::Rng;
 
-use super::{Stage, Store, redis, servers};
-use crate::course::fault::Fault;
-use crate::course::schedule::Strike;
+use super::{Deployment, Store, redis, servers};
+use crate::fault_run::fault::Fault;
+use crate::fault_run::schedule::Strike;
 use crate::faults::server::{Data, Server};
 
 const NODES: usize = 5;
@@ -52,7 +52,7 @@ impl Store for Redlock {
         Duration::from_secs(5)
     }
 
-    fn set(&self, folder: &Path, fault: Fault) -> Result<Box<dyn Stage>> {
+    fn set(&self, folder: &Path, fault: Fault) -> Result<Box<dyn Deployment>> {
         let mut nodes = Vec::new();
         for node in 0..NODES {
             let mut server = redis::new_server(&folder.join(format!("node{node}")), fault)?;
@@ -72,7 +72,7 @@ struct Nodes {
     struck: Vec<usize>,
 }
 
-impl Stage for Nodes {
+impl Deployment for Nodes {
     fn servers(&self) -> Vec<SocketAddr> {
         self.nodes.iter().map(Server::addr).collect()
     }

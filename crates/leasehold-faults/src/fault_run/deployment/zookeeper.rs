@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Stage, Store};
-use crate::course::fault::Fault;
-use crate::course::schedule::Strike;
+use super::{Deployment, Store};
+use crate::fault_run::fault::Fault;
+use crate::fault_run::schedule::Strike;
 use crate::servers::zookeeper::{Ensemble, TICK, Zookeeper as Server};
 
 /// ZooKeeper.
@@ -41,7 +41,7 @@ impl Store for Zookeeper {
         Duration::from_secs(15)
     }
 
-    fn set(&self, _folder: &Path, fault: Fault) -> Result<Box<dyn Stage>> {
+    fn set(&self, _folder: &Path, fault: Fault) -> Result<Box<dyn Deployment>> {
         Ok(match fault {
             Fault::Leader => Box::new(Three { ensemble: Ensemble::start(3)?, struck: None }),
             _ => Box::new(One { server: Server::start()? }),
@@ -52,7 +52,7 @@ impl Store for Zookeeper {
 fn url(servers: &[SocketAddr]) -> String {
     let hosts: Vec<_> = servers.iter().map(SocketAddr::to_string).collect();
     let (hosts, tick) = (hosts.join(","), TICK.as_millis());
-    format!("zk://{hosts}/course?session=1s&tick={tick}ms")
+    format!("zk://{hosts}/run?session=1s&tick={tick}ms")
 }
 
 /// Every fourth time it is only stopped, and goes on with what it knew.
@@ -65,7 +65,7 @@ struct One {
     server: Server,
 }
 
-impl Stage for One {
+impl Deployment for One {
     fn servers(&self) -> Vec<SocketAddr> {
         vec![self.server.addr()]
     }
@@ -100,7 +100,7 @@ struct Three {
     struck: Option<usize>,
 }
 
-impl Stage for Three {
+impl Deployment for Three {
     fn servers(&self) -> Vec<SocketAddr> {
         self.ensemble.servers.iter().map(Server::addr).collect()
     }

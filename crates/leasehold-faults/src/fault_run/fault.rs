@@ -1,6 +1,6 @@
-//! The faults of a course, by name.
+//! The faults of a fault run, by name.
 
-use super::stage::Store;
+use super::deployment::Store;
 use crate::faults::disk::SmallDisk;
 use crate::faults::faketime::FakeTime;
 use crate::faults::freezer::Freezer;
@@ -42,12 +42,12 @@ pub enum Fault {
 /// Who injects a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// It strikes a worker: the course does it, the same for every store.
+    /// It strikes a worker: the fault run does it, the same for every store.
     Worker,
-    /// It strikes the way between a worker and the servers: the course does it, by proxies.
+    /// It strikes the way between a worker and the servers: the fault run does it, by proxies.
     Wire,
-    /// It strikes the store: its stage does it.
-    Stage,
+    /// It strikes the store: its deployment does it.
+    Deployment,
 }
 
 impl Fault {
@@ -111,8 +111,8 @@ impl Fault {
         match self {
             Self::Pause | Self::Freeze | Self::Queue | Self::Kill | Self::Waiters => Place::Worker,
             Self::Partition | Self::Network => Place::Wire,
-            Self::Clock | Self::Amnesia | Self::Restart | Self::Disk => Place::Stage,
-            Self::Leader | Self::Stopped | Self::Older => Place::Stage,
+            Self::Clock | Self::Amnesia | Self::Restart | Self::Disk => Place::Deployment,
+            Self::Leader | Self::Stopped | Self::Older => Place::Deployment,
         }
     }
 

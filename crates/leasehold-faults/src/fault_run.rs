@@ -1,8 +1,8 @@
-//! A course: one store, one fault, for a while; and the judgement of its history.
+//! A fault run: one store, one fault, for a while; and the judgement of its history.
 //!
-//! * [`stage`]: the store with its servers; [`fault`]: what strikes; [`plan`]: how
+//! * [`deployment`]: the store with its servers; [`fault`]: what strikes; [`plan`]: how
 //! * [`worker`]: what is done under the locks
-//! * [`crew`]: the workers as processes or threads
+//! * [`workers`]: the workers as processes or threads
 //! * [`schedule`]: when which of them is struck; [`halt`]: where they stop by themselves
 //! * [`table`]: what people read
 
@@ -21,33 +21,33 @@ use crate::history::report::Report;
 use crate::registers::Unfenced;
 
 mod agenda;
-pub mod crew;
+pub mod deployment;
 pub mod fault;
 pub mod halt;
 pub mod plan;
 pub mod schedule;
-pub mod stage;
 mod stall;
 pub mod table;
 mod wire;
 pub mod worker;
+pub mod workers;
 
 use agenda::{Act, Agenda};
-use crew::Member;
+use deployment::{Deployment, Store};
 use fault::{Fault, Place};
 use halt::{Halt, Said};
 use plan::Plan;
 use schedule::Strike;
-use stage::{Stage, Store};
 use wire::Wires;
 use worker::Orders;
+use workers::Member;
 
 /// How long workers may take to connect.
 const GATHERING: Duration = Duration::from_secs(120);
 
 /// One run to be.
 #[derive(Debug)]
-pub struct Course<'a> {
+pub struct FaultRun<'a> {
     /// The store.
     pub store: &'a dyn Store,
     /// The fault.
@@ -64,7 +64,7 @@ pub struct Course<'a> {
     pub heedless: bool,
 }
 
-impl Course<'_> {
+impl FaultRun<'_> {
     /// Runs and judges it.
     ///
     /// # Errors
@@ -74,14 +74,14 @@ impl Course<'_> {
         std::fs::create_dir_all(&self.folder)?;
         let driver = Recorder::create(&self.folder, "driver")?;
         let plan = self.store.plan(self.fault);
-        let stage = self.store.set(&self.folder, self.fault)?;
+        let deployment = self.store.set(&self.folder, self.fault)?;
         let wires = match self.fault.place() {
-            Place::Wire => Some(Wires::lay(plan.workers, &stage.servers(), plan.gives_up)?),
+            Place::Wire => Some(Wires::lay(plan.workers, &deployment.servers(), plan.gives_up)?),
             _ => None,
         };
         driver.note("", self.began(&plan));
         let (members, (tells, hears)) = (Vec::new(), mpsc::channel());
-        let mut scene = Scene { course: self, plan, driver, members, tells, hears, stage, wires };
+        let mut scene = Scene { run: self, plan, driver, members, tells, hears, deployment, wires };
         for slot in 0..scene.plan.workers {
             let member = scene.start(slot, 0)?;
             scene.members.push(member);
@@ -111,14 +111,14 @@ impl Course<'_> {
 
 /// A run in progress.
 struct Scene<'a> {
-    course: &'a Course<'a>,
+    run: &'a FaultRun<'a>,
     plan: Plan,
     driver: Recorder,
     members: Vec<Running>,
     hears: Receiver<Told>,
     tells: Sender<Told>,
     wires: Option<Wires>,
-    stage: Box<dyn Stage>,
+    deployment: Box<dyn Deployment>,
 }
 
 /// Which worker said what.
@@ -140,11 +140,11 @@ impl Scene<'_> {
             // Fails only when the run is over.
             let _ = tells.send((slot, said));
         };
-        let member = match self.course.store.in_process() {
+        let member = match self.run.store.in_process() {
             true => Member::thread(&id, orders, told)?,
-            false => Member::process(self.course.program, &id, &orders, told)?,
+            false => Member::process(self.run.program, &id, &orders, told)?,
         };
-        let freezer = match (self.course.fault, member.pid()) {
+        let freezer = match (self.run.fault, member.pid()) {
             (Fault::Freeze, Some(pid)) => {
                 let freezer = Freezer::create()?;
                 freezer.admit(pid)?;
@@ -158,12 +158,12 @@ impl Scene<'_> {
     fn orders(&self, slot: usize, life: u64) -> Orders {
         let servers = match &self.wires {
             Some(wires) => wires.of(slot),
-            None => self.stage.servers(),
+            None => self.deployment.servers(),
         };
-        let (course, plan) = (self.course, &self.plan);
+        let (run, plan) = (self.run, &self.plan);
         Orders {
-            url: self.stage.url(&servers),
-            folder: course.folder.clone(),
+            url: self.deployment.url(&servers),
+            folder: run.folder.clone(),
             locks: plan.locks,
             clients: plan.clients,
             ttl_ms: plan.ttl.as_millis() as u64,
@@ -172,8 +172,8 @@ impl Scene<'_> {
             long_ms: plan.long_hold.as_millis() as u64,
             only_queues: plan.only_queues,
             halts: plan.halts.clone().filter(|_| slot + plan.halters >= plan.workers),
-            heedless: course.heedless,
-            seed: course.seed.wrapping_add(1_000 * slot as u64 + 7_919 * life),
+            heedless: run.heedless,
+            seed: run.seed.wrapping_add(1_000 * slot as u64 + 7_919 * life),
         }
     }
 
@@ -194,15 +194,15 @@ impl Scene<'_> {
     /// Follows the schedule, and stops those that halt, until all of it is over.
     fn strike_all(&mut self) -> Result<()> {
         let halted = self.gather()?;
-        let course = self.course;
+        let run = self.run;
         let began = Instant::now();
         let (slots, rhythm) = (self.plan.slots, self.plan.rhythm);
-        let strikes = rhythm.map(|rhythm| schedule::draw(course.seed, slots, course.lasts, rhythm));
+        let strikes = rhythm.map(|rhythm| schedule::draw(run.seed, slots, run.lasts, rhythm));
         let mut agenda = Agenda::of(strikes.into_iter().flatten());
         for (slot, halt) in halted {
             self.stop_halted(slot, &halt, began.elapsed(), &mut agenda)?;
         }
-        while let Some(next) = agenda.next().or(Some(course.lasts).filter(|_| !agenda.ended)) {
+        while let Some(next) = agenda.next().or(Some(run.lasts).filter(|_| !agenda.ended)) {
             let wait = next.saturating_sub(began.elapsed());
             if let Ok((slot, said)) = self.hears.recv_timeout(wait) {
                 if let Said::Halts(halt) = said {
@@ -213,7 +213,7 @@ impl Scene<'_> {
             match agenda.take(began.elapsed()) {
                 Some((Act::Inject, strike)) => self.inject(&strike)?,
                 Some((Act::Heal, strike)) => self.heal(&strike)?,
-                None => agenda.ended = began.elapsed() >= course.lasts,
+                None => agenda.ended = began.elapsed() >= run.lasts,
             }
         }
         Ok(())
@@ -227,7 +227,7 @@ impl Scene<'_> {
         at: Duration,
         agenda: &mut Agenda,
     ) -> Result<()> {
-        if at >= self.course.lasts {
+        if at >= self.run.lasts {
             self.members[slot].member.go_on();
             return Ok(());
         }
@@ -237,7 +237,7 @@ impl Scene<'_> {
     }
 
     fn inject(&mut self, strike: &Strike) -> Result<()> {
-        let (fault, slot) = (self.course.fault, strike.slot);
+        let (fault, slot) = (self.run.fault, strike.slot);
         let target = self.target(slot);
         // Recorded before it strikes and healed after it is over: judged by the wider window.
         self.driver.note(
@@ -255,13 +255,13 @@ impl Scene<'_> {
                 self.wires.as_ref().expect("laid").inject(fault, strike);
                 Ok(())
             }
-            Place::Stage => self.stage.inject(fault, strike),
+            Place::Deployment => self.deployment.inject(fault, strike),
         }
     }
 
     fn strike_worker(&mut self, slot: usize) -> Result<()> {
         let running = &mut self.members[slot];
-        match self.course.fault {
+        match self.run.fault {
             Fault::Freeze => running.freezer.as_ref().expect("one each").freeze(),
             Fault::Kill => running.member.kill(),
             _ => match &mut running.member {
@@ -275,12 +275,12 @@ impl Scene<'_> {
     }
 
     fn heal(&mut self, strike: &Strike) -> Result<()> {
-        let (fault, slot) = (self.course.fault, strike.slot);
+        let (fault, slot) = (self.run.fault, strike.slot);
         let target = self.target(slot);
         match fault.place() {
             Place::Worker => self.heal_worker(slot)?,
             Place::Wire => self.wires.as_ref().expect("laid").heal(strike),
-            Place::Stage => self.stage.heal(fault, strike)?,
+            Place::Deployment => self.deployment.heal(fault, strike)?,
         }
         self.driver.note("", What::Healed { fault: fault.name().to_owned(), target });
         Ok(())
@@ -288,7 +288,7 @@ impl Scene<'_> {
 
     fn heal_worker(&mut self, slot: usize) -> Result<()> {
         let running = &mut self.members[slot];
-        match self.course.fault {
+        match self.run.fault {
             Fault::Freeze => running.freezer.as_ref().expect("one each").thaw()?,
             Fault::Kill => self.members[slot] = self.start(slot, self.members[slot].life + 1)?,
             _ => match &mut running.member {
@@ -301,8 +301,8 @@ impl Scene<'_> {
     }
 
     fn target(&self, slot: usize) -> String {
-        match self.course.fault.place() {
-            Place::Stage => format!("{} {slot}", self.course.store.name()),
+        match self.run.fault.place() {
+            Place::Deployment => format!("{} {slot}", self.run.store.name()),
             Place::Worker | Place::Wire => self.members[slot].id.clone(),
         }
     }
@@ -310,8 +310,7 @@ impl Scene<'_> {
     /// Ends the workers, all of them even if one failed.
     fn dismiss(&mut self) -> Result<()> {
         for running in &mut self.members {
-            if let (Some(pid), Fault::Pause | Fault::Queue) =
-                (running.member.pid(), self.course.fault)
+            if let (Some(pid), Fault::Pause | Fault::Queue) = (running.member.pid(), self.run.fault)
             {
                 // A schedule that was cut short by an error leaves some stopped.
                 let _ = signals::resume(pid);
@@ -331,7 +330,7 @@ impl Scene<'_> {
     fn note_finals(&self) -> Result<()> {
         for lock in 0..self.plan.locks {
             let name = format!("lock-{lock}");
-            let register = Unfenced::open(&self.course.folder.join(format!("{name}.unfenced")))?;
+            let register = Unfenced::open(&self.run.folder.join(format!("{name}.unfenced")))?;
             self.driver.note(&name, What::Final { value: register.read()? });
         }
         Ok(())
