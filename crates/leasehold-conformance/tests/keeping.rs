@@ -3,12 +3,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Error, ErrorKind, EventKind, LeaseState, LossReason, OnDoubt, Operation};
-use leasehold_conformance::fixture::{Fixture, eventually, within_bound};
+use leasehold::backend::{Claim, Release};
+use leasehold::{
+    Error, ErrorKind, EventKind, Holder, Lease, LeaseState, LossReason, OnDoubt, Operation,
+};
+use leasehold_conformance::fixture::{Client, Fixture, eventually, within_bound};
 use leasehold_conformance::stores;
 
 fn fixture() -> Fixture {
     Fixture::new(stores::memory(), None)
+}
+
+/// Ends a lease behind its client's back, as a store does that lost its data.
+async fn forget(client: &Client, lease: &Lease) {
+    let holder = Arc::new(Holder::this_process());
+    let claim = Claim::new(lease.name().clone(), lease.ttl(), holder);
+    let mut hold = claim.hold(lease.token());
+    hold.owner = lease.owner();
+    let released = client.store.clone().release(vec![hold]).await.unwrap();
+    assert_eq!(released, [Release::Released]);
 }
 
 /// `release(self)` lets go of its place with the keeper before it asks the store, and
@@ -148,13 +161,7 @@ async fn a_release_that_finds_nothing_is_told_as_a_loss() {
     let client = fixture.client().await;
     let lease = client.lock(&fixture.name()).no_renewal().acquire().await.unwrap();
     let mut events = client.locks.events();
-    // Behind the client's back, as a store does that lost its data.
-    let info = client.locks.inspect(lease.name()).await.unwrap();
-    let holder = Arc::new(leasehold::Holder::this_process());
-    let claim = leasehold::backend::Claim::new(lease.name().clone(), fixture.ttl(), holder);
-    let mut hold = claim.hold(info.lease.unwrap().token.unwrap());
-    hold.owner = lease.owner();
-    client.store.clone().release(vec![hold]).await.unwrap();
+    forget(&client, &lease).await;
     let error = lease.release().await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::NotHeld);
     let ended = async {
@@ -338,4 +345,77 @@ async fn a_hint_finds_its_lease_among_thousands() {
     }
     assert!(found, "none of the last was told");
     assert_eq!(leases[0].state(), LeaseState::Held);
+}
+
+/// Whom an operator released by force before is on record for as long as nobody else is: that
+/// is not why this lease has gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn verify_says_why_a_lease_has_gone() {
+    for taken in [false, true] {
+        let fixture = fixture();
+        let (client, other) = (fixture.client().await, fixture.client().await);
+        let name = fixture.name();
+        let _before = client.lock(&name).acquire().await.unwrap();
+        other.locks.force_release(&name, "the lease before").await.unwrap();
+        let lease = client.lock(&name).no_renewal().acquire().await.unwrap();
+        forget(&client, &lease).await;
+        let _next = match taken {
+            true => Some(other.lock(&name).acquire().await.unwrap()),
+            false => None,
+        };
+        let error = lease.verify().await.unwrap_err();
+        let reason = if taken { LossReason::Taken } else { LossReason::Expired };
+        assert_eq!(error.loss().map(|loss| &loss.reason), Some(&reason));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_verify_without_an_answer_changes_nothing() {
+    let fixture = fixture();
+    let client = fixture.client().await;
+    let lease = client.lock(&fixture.name()).acquire().await.unwrap();
+    let other = client.lock(&fixture.name()).acquire().await.unwrap();
+    client.faults.refuse(Operation::Inspect);
+    let error = lease.verify().await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Unreachable, "{error}");
+    assert_eq!((lease.state(), other.state()), (LeaseState::Held, LeaseState::Held));
+}
+
+/// A store that cannot be reached is not asked again for each lease of the request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewals_that_could_not_be_sent_are_not_sent_one_by_one() {
+    const LEASES: usize = 8;
+    let fixture = fixture();
+    let client = fixture.client().await;
+    let mut leases = Vec::new();
+    for _ in 0..LEASES {
+        leases.push(client.lock(&fixture.name()).acquire().await.unwrap());
+    }
+    for _ in 0..2 * LEASES {
+        client.faults.refuse(Operation::Renew);
+    }
+    fixture.advance(fixture.ttl() / 3).await;
+    eventually("all are in doubt", async || {
+        leases.iter().all(|lease| lease.state() == LeaseState::Doubtful)
+    })
+    .await;
+    fixture.settle_down().await;
+    assert_eq!(client.faults.largest_batch(), LEASES);
+    assert_eq!(client.faults.sent(Operation::Renew), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_stood_still_can_tell_for_how_long() {
+    let fixture = fixture();
+    let client = fixture.client().await;
+    let ttl = Duration::from_secs(3_600);
+    let _lease = client.locks.lock(fixture.name()).ttl(ttl).acquire().await.unwrap();
+    let seen = async || {
+        fixture.stop(Duration::from_secs(10));
+        !client.locks.longest_stall().longest.is_zero()
+    };
+    eventually("a stall", seen).await;
+    let stall = client.locks.longest_stall();
+    assert!(stall.longest > Duration::from_secs(9), "{stall:?}");
+    assert_eq!(stall.shortest_ttl, Some(ttl));
 }

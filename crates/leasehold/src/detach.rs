@@ -377,6 +377,38 @@ mod tests {
         }
     }
 
+    /// Others wait for it: not for a tick as well.
+    #[tokio::test(start_paused = true)]
+    async fn detached_with_all_the_others_it_goes_on_at_once() {
+        let (detacher, began) = (here(), tokio::time::Instant::now());
+        let (tell, told) = oneshot::channel();
+        let _work = detacher.begin(async move {
+            tokio::task::yield_now().await;
+            tell.send(()).unwrap();
+        });
+        detacher.detach_all();
+        told.await.unwrap();
+        assert_eq!(began.elapsed(), Duration::ZERO);
+    }
+
+    /// Those that are over are forgotten where the room is used up, and only those.
+    #[tokio::test(start_paused = true)]
+    async fn however_many_there_are_each_goes_on_without_its_caller() {
+        let detacher = here();
+        let (mut kept, mut told) = (Vec::new(), tokio::task::JoinSet::new());
+        for _ in 0..40 {
+            drop(detacher.begin(std::future::pending::<()>()));
+            let (tell, done) = oneshot::channel();
+            kept.push(detacher.begin(async move {
+                tokio::task::yield_now().await;
+                tell.send(()).unwrap();
+            }));
+            told.spawn(done);
+        }
+        let all = tokio::time::timeout(Duration::from_secs(1), told.join_all()).await;
+        assert!(all.is_ok_and(|told| told.iter().all(Result::is_ok)), "forgotten");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn nobody_ticks_where_nothing_is_bound() {
         let detacher = here();
