@@ -270,7 +270,7 @@ impl Client {
 }
 
 /// The next event that is `wanted`, within the bound.
-pub async fn next_event(events: &mut Events, wanted: impl Fn(&EventKind) -> bool) -> Event {
+pub async fn next_event(events: &mut Events, mut wanted: impl FnMut(&EventKind) -> bool) -> Event {
     let searching = async {
         loop {
             let event = events.next().await.expect("the client lives");

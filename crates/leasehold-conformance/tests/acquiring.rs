@@ -291,3 +291,131 @@ async fn a_late_grant_that_cannot_be_undone_is_an_error() {
     let free = async || other.lock(&name).try_acquire().await.unwrap().is_some();
     eventually("it is undone in the background", free).await;
 }
+
+/// A store that can be asked and never gets a claim: three owners are enough to see that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_that_never_arrive_are_an_error() {
+    let fixture = fixture();
+    let client = fixture.impatient_client().await;
+    for _ in 0..10 {
+        client.faults.lose_request(Operation::Acquire);
+    }
+    let acquiring = acquire(client.lock(&fixture.name()));
+    let error = within_bound("an answer", acquiring).await.unwrap().unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Unreachable, "{error}");
+    assert_eq!(client.faults.sent(Operation::Acquire), 3);
+}
+
+/// Errors that were borne in line counted as owners used up, past their number: then the
+/// acquire went on for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_that_never_arrive_are_an_error_after_refusals_as_well() {
+    let fixture = fixture();
+    let (first, second) = (fixture.client().await, fixture.impatient_client().await);
+    let name = fixture.name();
+    let _lease = first.lock(&name).acquire().await.unwrap();
+    let mut events = second.locks.events();
+    second.faults.refuse(Operation::Wait);
+    let waiting = acquire(second.lock(&name));
+    next_event(&mut events, |kind| matches!(kind, EventKind::Waiting(_))).await;
+    for _ in 0..3 {
+        second.faults.refuse(Operation::Acquire);
+    }
+    for _ in 0..10 {
+        second.faults.lose_request(Operation::Acquire);
+    }
+    let over = async || {
+        fixture.advance(Duration::from_millis(1)).await;
+        waiting.is_finished()
+    };
+    eventually("an answer", over).await;
+    let error = waiting.await.unwrap().unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Unreachable, "{error}");
+    assert_eq!(second.faults.sent(Operation::Acquire), 1 + 3 + 3);
+}
+
+/// In line, a store that refuses is borne for a TTL, and asked less and less often.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_outage_in_line_is_borne_for_a_ttl_and_is_no_storm() {
+    let fixture = fixture();
+    let (first, second) = (fixture.client().await, fixture.client().await);
+    let (name, ttl) = (fixture.name(), Duration::from_secs(60));
+    let _lease = first.lock(&name).ttl(10 * ttl).acquire().await.unwrap();
+    let mut events = second.locks.events();
+    second.faults.refuse(Operation::Wait);
+    let waiting = acquire(second.lock(&name).ttl(ttl));
+    next_event(&mut events, |kind| matches!(kind, EventKind::Waiting(_))).await;
+    for _ in 0..2_000 {
+        second.faults.refuse(Operation::Acquire);
+    }
+    fixture.pass(ttl - Duration::from_secs(1)).await;
+    assert!(!waiting.is_finished(), "not borne for a TTL");
+    let sent = second.faults.sent(Operation::Acquire);
+    assert!(sent < 300, "{sent} claims in a minute");
+    fixture.pass(Duration::from_secs(3)).await;
+    let error = within_bound("the end of the wait", waiting).await.unwrap().unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Unreachable, "{error}");
+    let mut told = 0;
+    next_event(&mut events, |kind| matches!(kind, EventKind::Troubled(_))).await;
+    let ended = |kind: &EventKind| {
+        told += usize::from(matches!(kind, EventKind::Troubled(_)));
+        matches!(kind, EventKind::Refused { .. })
+    };
+    next_event(&mut events, ended).await;
+    assert_eq!(told, 0, "told more than once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_asks_again_is_told_once_that_it_waits() {
+    let fixture = fixture();
+    let (first, second) = (fixture.client().await, fixture.client().await);
+    let name = fixture.name();
+    let lease = first.lock(&name).acquire().await.unwrap();
+    for _ in 0..3 {
+        second.faults.refuse(Operation::Wait);
+    }
+    let mut events = second.locks.events();
+    let waiting = acquire(second.lock(&name));
+    let asked = async || {
+        fixture.advance(Duration::from_millis(1)).await;
+        second.faults.sent(Operation::Wait) == 4
+    };
+    eventually("it asks again", asked).await;
+    lease.release().await.unwrap();
+    let mut told = 0;
+    let granted = |kind: &EventKind| {
+        told += usize::from(matches!(kind, EventKind::Waiting(_)));
+        matches!(kind, EventKind::Granted { .. })
+    };
+    next_event(&mut events, granted).await;
+    assert_eq!(told, 1);
+    within_bound("the grant", waiting).await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_whole_grant_without_renewal_is_not_asked_about() {
+    let fixture = fixture();
+    let client = fixture.client().await;
+    let _lease = client.lock(&fixture.name()).no_renewal().acquire().await.unwrap();
+    assert_eq!(client.faults.sent(Operation::Renew), 0);
+}
+
+/// A pushed grant that nobody will renew is made whole first: three tries.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pushed_grant_without_renewal_is_asked_about_three_times() {
+    for (refused, granted) in [(2, true), (10, false)] {
+        let fixture = fixture();
+        let (first, second) = (fixture.client().await, fixture.client().await);
+        let name = fixture.name();
+        let lease = first.lock(&name).acquire().await.unwrap();
+        let waiting = acquire(second.lock(&name).ttl(Duration::from_secs(60)).no_renewal());
+        until_waiters(&first, &name, 1).await;
+        for _ in 0..refused {
+            second.faults.refuse(Operation::Renew);
+        }
+        lease.release().await.unwrap();
+        let taken = within_bound("an answer", waiting).await.unwrap();
+        assert_eq!(taken.is_ok(), granted, "{taken:?}");
+        assert_eq!(second.faults.sent(Operation::Renew), 3);
+    }
+}

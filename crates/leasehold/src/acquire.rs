@@ -204,7 +204,8 @@ impl<'a> Attempt<'a> {
     /// Asks the store for the lock, and finds out what became of it if there is no answer.
     /// `None` if patience ended in line.
     async fn ask(&mut self) -> Result<Option<Verdict>> {
-        let mut rounds = 0;
+        // Owners that were used up, and errors that were borne in line.
+        let (mut rounds, mut borne) = (0, 0);
         loop {
             let again = self.trace == Trace::Place;
             if again && self.is_out_of_patience() {
@@ -226,8 +227,8 @@ impl<'a> Attempt<'a> {
                 }
                 // In line already: a store that is away for a moment does not end the wait.
                 self.trace = Trace::Place;
-                self.bear(error, rounds).await?;
-                rounds += 1;
+                self.bear(error, borne).await?;
+                borne += 1;
                 continue;
             }
             if self.client.context.failpoints.skips(Point::SettleUnknown) {
