@@ -523,3 +523,13 @@ async fn what_a_store_finds_about_its_set_up_is_told() {
     assert!(!findings.is_empty());
     assert_eq!(findings, odd.examine().await.unwrap());
 }
+
+/// The keeper and whoever listens for hints are tasks: they end with their client.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_dropped_lets_go_of_its_store() {
+    let odd = Arc::new(Odd::new());
+    let locks = Locks::on(odd.clone()).await.unwrap();
+    locks.lock("x").acquire().await.unwrap().release().await.unwrap();
+    drop(locks);
+    eventually("the store is nobody's", async || Arc::strong_count(&odd) == 1).await;
+}

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{ErrorKind, Lease, LeaseState, Lock, Operation, Result};
-use leasehold_conformance::fixture::{Client, Fixture, eventually, within_bound};
+use leasehold::{ErrorKind, EventKind, Lease, LeaseState, Lock, Operation, Result};
+use leasehold_conformance::fixture::{Client, Fixture, eventually, next_event, within_bound};
 use leasehold_conformance::stores;
 use tokio::task::JoinHandle;
 
@@ -84,4 +84,35 @@ async fn a_store_that_goes_away_during_the_wait_is_not_reported_as_held() {
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     assert_eq!(*error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(error.to_string().contains("5.0 s ago case (pid "), "since when: {error}");
+}
+
+/// The last thing that it heard was an error; that the lock is held is asked all the same, and
+/// the store is not asked for it without a pause meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn patience_ends_during_a_refusal_as_well() {
+    let fixture = fixture();
+    let (first, second) = (fixture.client().await, fixture.client().await);
+    let name = fixture.name();
+    let _lease = first.lock(&name).acquire().await.unwrap();
+    let mut events = second.locks.events();
+    second.faults.refuse(Operation::Wait);
+    // Shorter than the TTL, for which refusals are borne.
+    let patience = fixture.ttl() / 2;
+    let acquiring = acquire(second.lock(&name).wait(patience));
+    next_event(&mut events, |kind| matches!(kind, EventKind::Waiting(_))).await;
+    for _ in 0..1_000 {
+        second.faults.refuse(Operation::Acquire);
+    }
+    let asked = async || {
+        fixture.advance(Duration::from_millis(1)).await;
+        second.faults.sent(Operation::Acquire) >= 2
+    };
+    eventually("it claims again", asked).await;
+    next_event(&mut events, |kind| matches!(kind, EventKind::Troubled(_))).await;
+    let sent = second.faults.sent(Operation::Acquire);
+    fixture.advance(patience).await;
+    let error = within_bound("the end", acquiring).await.unwrap().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Held(Some(_))), "{error}");
+    let more = second.faults.sent(Operation::Acquire) - sent;
+    assert!(more <= 1, "{more} claims after the end of patience");
 }
