@@ -389,7 +389,7 @@ async fn a_waiter_that_asks_again_is_told_once_that_it_waits() {
     };
     next_event(&mut events, granted).await;
     assert_eq!(told, 1);
-    within_bound("the grant", waiting).await.unwrap().unwrap();
+    let _lease = within_bound("the grant", waiting).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -116,3 +116,24 @@ async fn patience_ends_during_a_refusal_as_well() {
     let more = second.faults.sent(Operation::Acquire) - sent;
     assert!(more <= 1, "{more} claims after the end of patience");
 }
+
+/// Another task of the same client waits in the store's queue; this one waits behind it, and
+/// never asks the store for the lock. It is told who holds the lock all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn patience_ends_behind_another_task_of_the_same_client() {
+    let fixture = fixture();
+    let (first, second) = (fixture.client().await, fixture.client().await);
+    let name = fixture.name();
+    let _lease = first.lock(&name).acquire().await.unwrap();
+    let before = acquire(second.lock(&name).wait(Duration::from_secs(3_600)));
+    let waits = async || first.locks.inspect(&name).await.unwrap().waiters == 1;
+    eventually("the first task waits", waits).await;
+    let asked = second.faults.sent(Operation::Acquire);
+    let behind = acquire(second.lock(&name).wait(Duration::from_secs(1)));
+    fixture.settle_down().await;
+    fixture.advance(Duration::from_secs(1)).await;
+    let error = within_bound("the end", behind).await.unwrap().unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Held(Some(_))), "{error}");
+    assert_eq!(second.faults.sent(Operation::Acquire), asked, "it had no turn to ask");
+    before.abort();
+}
