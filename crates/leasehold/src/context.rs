@@ -33,6 +33,25 @@ pub(crate) struct Context {
 }
 
 impl Context {
+    /// One of a client that tests see only a part of.
+    #[cfg(all(test, not(shuttle)))]
+    pub(crate) fn of_a_part(backend: Arc<dyn Backend>, clock: Clock) -> Self {
+        const STORE: &str = "part";
+        Self {
+            backend,
+            clock,
+            announcer: Announcer::default(),
+            meter: Meter::new(STORE),
+            stalls: StallWatch::new(STORE),
+            failpoints: Failpoints::default(),
+            alternation: Alternation::default(),
+            requests: RequestCount::default(),
+            detacher: Detacher::on(Handle::current()),
+            runtime: Handle::current(),
+            request_timeout: Duration::from_secs(3_600),
+        }
+    }
+
     /// Tells everybody who wants to know: the log, the metrics, the event stream.
     pub(crate) fn announce(&self, subject: Subject<'_>, at: Moment, kind: EventKind) {
         let Subject { name, owner, class } = subject;

@@ -209,3 +209,158 @@ impl Schedule {
         }
     }
 }
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::backend::memory::MemoryStore;
+    use crate::callers::seeds;
+    use crate::clock::{Clock, ManualClock};
+    use crate::context::Context;
+
+    /// What a schedule should say, by looking at every lease.
+    #[derive(Default)]
+    struct Expected {
+        leases: HashMap<u32, Lease>,
+        flights: Vec<(Flight, Vec<Place>)>,
+    }
+
+    struct Lease {
+        core: Arc<LeaseCore>,
+        waits_until: Option<u64>,
+    }
+
+    impl Expected {
+        fn land(&mut self, places: &[Place]) {
+            for place in places {
+                if let Some(lease) = self.leases.get_mut(&place.0) {
+                    lease.waits_until.get_or_insert(lease.core.deadline().as_millis());
+                }
+            }
+        }
+
+        fn land_what_is_overdue(&mut self, now: Moment) {
+            let all = std::mem::take(&mut self.flights).into_iter();
+            let (overdue, rest) = all.partition(|(flight, _)| flight.first_deadline <= now);
+            self.flights = rest;
+            let overdue: Vec<(Flight, Vec<Place>)> = overdue;
+            overdue.iter().for_each(|(_, places)| self.land(places));
+        }
+
+        fn first(&self) -> Moment {
+            let waiting = self.leases.values().filter_map(|lease| lease.waits_until);
+            let waiting = waiting.map(|millis| Moment::from_nanos(millis * 1_000_000));
+            let flights = self.flights.iter().map(|(flight, _)| flight.first_deadline);
+            waiting.chain(flights).min().unwrap_or(Moment::NEVER)
+        }
+
+        fn check(&self, schedule: &Schedule, seed: u64) {
+            let empty = schedule.buckets.values().filter(|bucket| bucket.is_empty()).count();
+            assert_eq!(schedule.empty_buckets, empty, "seed {seed}");
+            assert!(empty <= MOST_EMPTY, "seed {seed}: {empty} empty buckets");
+            let unused = schedule.ttls.values().filter(|count| **count == 0).count();
+            assert!(unused <= MOST_EMPTY, "seed {seed}: {unused} TTLs of no lease");
+            let shortest = self.leases.values().map(|lease| lease.core.ttl()).min();
+            assert_eq!(schedule.shortest_ttl(), shortest, "seed {seed}");
+            // For an empty bucket it may be looked in vain.
+            let next = schedule.next();
+            let in_vain = schedule.buckets.first_key_value().is_some_and(|(_, all)| all.is_empty());
+            assert!(
+                next == self.first() || in_vain && next < self.first(),
+                "seed {seed}: {next:?}"
+            );
+        }
+    }
+
+    /// Whatever is put, moved, removed, taken and landed when: each lease is found when it is
+    /// due, once, and nothing is kept for those that are gone.
+    #[tokio::test]
+    async fn every_lease_is_found_when_it_is_due() {
+        for seed in seeds() {
+            let mut dice = fastrand::Rng::with_seed(seed);
+            let hand = Arc::new(ManualClock::new());
+            let clock = Clock::manual(hand.clone());
+            let context = Context::of_a_part(MemoryStore::new(clock.clone()), clock.clone());
+            let (mut schedule, mut expected) = (Schedule::default(), Expected::default());
+            let mut in_hand = Vec::new();
+            let mut gone = Vec::new();
+            for _ in 0..400 {
+                let now = clock.now();
+                let soon = |dice: &mut fastrand::Rng| match dice.u8(..8) {
+                    0 => Moment::NEVER,
+                    _ => now + Duration::from_micros(dice.u64(..100_000)),
+                };
+                let millis = |at: Moment| (at != Moment::NEVER).then(|| at.as_millis());
+                let mut known: Vec<u32> = expected.leases.keys().copied().collect();
+                known.sort_unstable();
+                let any = dice.choice(&known).copied();
+                match (dice.u8(..10), any) {
+                    (0..3, _) => {
+                        let ttl = Duration::from_millis(100 + dice.u64(..40));
+                        let core = Arc::new(LeaseCore::for_as_long_as(&context, ttl));
+                        let look_at = soon(&mut dice);
+                        let place = schedule.insert(core.clone(), look_at, look_at);
+                        let lease = Lease { core, waits_until: millis(look_at) };
+                        assert!(expected.leases.insert(place.0, lease).is_none());
+                    }
+                    (3, Some(key)) => {
+                        let core = expected.leases.remove(&key).unwrap().core;
+                        schedule.remove(Place(key), &core);
+                        gone.push((Place(key), core));
+                    }
+                    (4, _) => {
+                        // Said twice: the place may be another's by now.
+                        if let Some((place, core)) = dice.choice(&gone) {
+                            assert!(schedule.get_mut(*place, core).is_none());
+                            schedule.remove(*place, core);
+                        }
+                    }
+                    (5, Some(key)) => {
+                        let look_at = soon(&mut dice);
+                        schedule.look_at(Place(key), look_at);
+                        let lease = expected.leases.get_mut(&key).unwrap();
+                        lease.waits_until = millis(look_at);
+                    }
+                    (6, _) if !in_hand.is_empty() => {
+                        let places = std::mem::take(&mut in_hand);
+                        let flight = schedule.depart(places.clone(), soon(&mut dice));
+                        expected.flights.push((flight, places));
+                    }
+                    (7, _) if !expected.flights.is_empty() => {
+                        let (flight, places) =
+                            expected.flights.swap_remove(dice.usize(..expected.flights.len()));
+                        schedule.land(flight);
+                        expected.land(&places);
+                    }
+                    _ => {
+                        hand.advance(Duration::from_micros(dice.u64(..20_000)));
+                        let (now, most) = (clock.now(), dice.usize(1..6));
+                        expected.land_what_is_overdue(now);
+                        let due = schedule.take_due(now, most);
+                        let is_due = |lease: &Lease| {
+                            lease.waits_until.is_some_and(|millis| millis <= now.as_millis())
+                        };
+                        let all = expected.leases.values().filter(|lease| is_due(lease)).count();
+                        assert_eq!(due.len(), all.min(most), "seed {seed}");
+                        for place in due {
+                            let lease = expected.leases.get_mut(&place.0).unwrap();
+                            assert!(is_due(lease), "seed {seed}: too early, or twice");
+                            lease.waits_until = None;
+                            in_hand.push(place);
+                        }
+                    }
+                }
+                expected.check(&schedule, seed);
+            }
+            for (key, lease) in expected.leases.drain() {
+                schedule.remove(Place(key), &lease.core);
+            }
+            assert!(schedule.entries.is_empty() && schedule.shortest_ttl().is_none());
+            hand.advance(Duration::from_secs(1));
+            assert!(schedule.take_due(clock.now(), usize::MAX).is_empty());
+            assert!(schedule.buckets.is_empty() && schedule.empty_buckets == 0, "seed {seed}");
+        }
+    }
+}

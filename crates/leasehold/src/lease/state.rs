@@ -22,6 +22,9 @@ use crate::owner::Owner;
 use crate::terms::{OnDoubt, Terms};
 use crate::token::Token;
 
+#[cfg(all(test, not(shuttle)))]
+mod tests;
+
 /// Where a lease stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

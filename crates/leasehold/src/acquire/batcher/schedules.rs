@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::task;
 
 use super::Batcher;
-use super::policy::{Alternation, RequestCount};
 use crate::backend::{
     Backend, Claim, Finding, Grant, Hold, Limits, LockInfo, Proof, Release, Renewal, Reply, Turn,
     Verdict,
@@ -20,15 +19,11 @@ use crate::backend::{
 use crate::callers::{Callers, seeds};
 use crate::clock::{Clock, ManualClock, Moment};
 use crate::context::Context;
-use crate::detach::Detacher;
 use crate::error::Error;
-use crate::event::Announcer;
-use crate::failpoint::Failpoints;
 use crate::guarantees::Guarantees;
 use crate::holder::Holder;
 use crate::loss::Forced;
 use crate::name::Name;
-use crate::observe::{Meter, StallWatch};
 use crate::token::Token;
 
 const STORE: &str = "scripted";
@@ -214,19 +209,8 @@ impl Batchers {
                 most: [0; 2],
             }),
         });
-        let context = Arc::new(Context {
-            backend: store.clone(),
-            clock: Clock::manual(hand.clone()),
-            announcer: Announcer::default(),
-            meter: Meter::new(STORE),
-            stalls: StallWatch::new(STORE),
-            failpoints: Failpoints::default(),
-            alternation: Alternation::default(),
-            requests: RequestCount::default(),
-            detacher: Detacher::on(Handle::current()),
-            runtime: Handle::current(),
-            request_timeout: Duration::from_secs(3_600),
-        });
+        let clock = Clock::manual(hand.clone());
+        let context = Arc::new(Context::of_a_part(store.clone(), clock));
         Self { store, claims: Batcher::new(context.clone()), releases: Batcher::new(context) }
     }
 
