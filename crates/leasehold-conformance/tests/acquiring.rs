@@ -389,7 +389,7 @@ async fn a_waiter_that_asks_again_is_told_once_that_it_waits() {
     };
     next_event(&mut events, granted).await;
     assert_eq!(told, 1);
-    let _lease = within_bound("the grant", waiting).await.unwrap().unwrap();
+    let _granted = within_bound("the grant", waiting).await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -418,4 +418,52 @@ async fn a_pushed_grant_without_renewal_is_asked_about_three_times() {
         assert_eq!(taken.is_ok(), granted, "{taken:?}");
         assert_eq!(second.faults.sent(Operation::Renew), 3);
     }
+}
+
+/// A store that is away while an acquire is undone is asked for as long as that matters.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_claim_is_undone_after_an_outage_without_a_storm() {
+    let fixture = fixture();
+    let (client, other) = (fixture.client().await, fixture.client().await);
+    let (name, ttl) = (fixture.name(), Duration::from_secs(60));
+    let _gate = client.faults.hold_reply(Operation::Acquire);
+    let acquiring = acquire(client.lock(&name).ttl(ttl));
+    let applied = async || other.locks.inspect(&name).await.unwrap().lease.is_some();
+    eventually("the acquire is applied", applied).await;
+    for _ in 0..2_000 {
+        client.faults.refuse(Operation::Settle);
+    }
+    acquiring.abort();
+    eventually("it is undone", async || client.faults.sent(Operation::Settle) > 0).await;
+    fixture.pass(ttl / 2).await;
+    let sent = client.faults.sent(Operation::Settle);
+    assert!((10..150).contains(&sent), "{sent} questions in half a minute");
+}
+
+/// As a batch that was refused for one of them is, and only that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_that_could_not_be_sent_are_not_sent_one_by_one() {
+    const CLAIMS: usize = 8;
+    let fixture = fixture();
+    let client = fixture.client().await;
+    client.faults.limit(64, 1);
+    let gate = client.faults.hold_reply(Operation::Acquire);
+    let _first = acquire(client.lock(&fixture.name()));
+    eventually("one is under way", async || client.faults.sent(Operation::Acquire) == 1).await;
+    for _ in 0..2 * CLAIMS {
+        client.faults.refuse(Operation::Acquire);
+    }
+    let mut events = client.locks.events();
+    let mut behind = Vec::new();
+    for _ in 0..CLAIMS {
+        behind.push(acquire(client.lock(&fixture.name())));
+        next_event(&mut events, |kind| matches!(kind, EventKind::Asked)).await;
+    }
+    fixture.settle_down().await;
+    gate.send(()).unwrap();
+    for acquiring in behind {
+        let error = within_bound("an answer", acquiring).await.unwrap().unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Unreachable, "{error}");
+    }
+    assert_eq!(client.faults.sent(Operation::Acquire), 2);
 }

@@ -7,7 +7,7 @@ use leasehold::backend::{Claim, Release};
 use leasehold::{
     Error, ErrorKind, EventKind, Holder, Lease, LeaseState, LossReason, OnDoubt, Operation,
 };
-use leasehold_conformance::fixture::{Client, Fixture, eventually, within_bound};
+use leasehold_conformance::fixture::{Client, Fixture, eventually, next_event, within_bound};
 use leasehold_conformance::stores;
 
 fn fixture() -> Fixture {
@@ -432,4 +432,101 @@ async fn standing_still_after_the_last_release_is_no_stall() {
     fixture.settle_down().await;
     let stall = client.locks.longest_stall();
     assert!(stall.longest < Duration::from_secs(60), "{stall:?}");
+}
+
+/// One that the store does not know fails its whole request: no doubt for the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_of_a_refused_batch_are_not_in_doubt() {
+    let fixture = fixture();
+    let client = fixture.client().await;
+    let mut leases = Vec::new();
+    for _ in 0..4 {
+        let lock = client.lock(&fixture.name()).on_doubt(OnDoubt::Stop);
+        leases.push(lock.acquire().await.unwrap());
+    }
+    let mut events = client.locks.events();
+    client.faults.fail_batches();
+    fixture.advance(fixture.ttl() / 3).await;
+    for _ in &leases {
+        let ended = |kind: &EventKind| matches!(kind, EventKind::Renewed | EventKind::Lost(_));
+        let told = next_event(&mut events, ended).await;
+        assert!(matches!(told.kind, EventKind::Renewed), "{told:?}");
+    }
+    assert_eq!(client.faults.largest_batch(), leases.len());
+}
+
+/// How a release ends, while time passes.
+async fn release(fixture: &Fixture, lease: Lease) -> leasehold::Result<()> {
+    let releasing = tokio::spawn(lease.release());
+    let over = async || {
+        fixture.advance(Duration::from_millis(1)).await;
+        releasing.is_finished()
+    };
+    eventually("the release", over).await;
+    releasing.await.unwrap()
+}
+
+/// That it is gone is its own doing if an earlier try may have arrived, whatever came of the
+/// others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_was_applied_once_is_a_release() {
+    let faults: [fn(&Client); 3] = [
+        |client| client.faults.refuse(Operation::Release),
+        |client| client.faults.swallow_reply(Operation::Release),
+        |client| client.faults.lose_request(Operation::Release),
+    ];
+    for [first, second] in [[0, 1], [1, 0], [1, 2], [2, 1]] {
+        let fixture = fixture();
+        let client = fixture.impatient_client().await;
+        let lease = client.lock(&fixture.name()).acquire().await.unwrap();
+        faults[first](&client);
+        faults[second](&client);
+        let released = release(&fixture, lease).await;
+        assert!(released.is_ok(), "{first} {second}: {released:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_release_of_what_is_gone_is_none() {
+    let fixture = fixture();
+    let client = fixture.client().await;
+    let lease = client.lock(&fixture.name()).no_renewal().acquire().await.unwrap();
+    forget(&client, &lease).await;
+    client.faults.refuse(Operation::Release);
+    let error = release(&fixture, lease).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::NotHeld, "{error}");
+}
+
+/// The only try that may have arrived was sent after the end of the lease: it gave nothing back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_was_late_is_none() {
+    let fixture = fixture();
+    let client = fixture.impatient_client().await;
+    let lease = client.lock(&fixture.name()).no_renewal().acquire().await.unwrap();
+    client.faults.refuse(Operation::Release);
+    client.faults.lose_request(Operation::Release);
+    let mut events = client.locks.events();
+    let releasing = tokio::spawn(lease.release());
+    eventually("one try", async || client.faults.sent(Operation::Release) == 1).await;
+    fixture.advance(fixture.ttl()).await;
+    let told = |kind: &EventKind| matches!(kind, EventKind::Lost(_) | EventKind::Released { .. });
+    let told = fixture.pass_until(&mut events, told).await;
+    assert!(matches!(told.kind, EventKind::Lost(_)), "{told:?}");
+    let error = within_bound("the release", releasing).await.unwrap().unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::NotHeld, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_in_the_background_is_tried_again_and_is_no_storm() {
+    let fixture = fixture();
+    let client = fixture.client().await;
+    let ttl = Duration::from_secs(60);
+    let lease = client.lock(&fixture.name()).ttl(ttl).acquire().await.unwrap();
+    for _ in 0..2_000 {
+        client.faults.refuse(Operation::Release);
+    }
+    drop(lease);
+    fixture.pass(ttl / 2).await;
+    let sent = client.faults.sent(Operation::Release);
+    assert!((10..150).contains(&sent), "{sent} tries in half a minute");
 }

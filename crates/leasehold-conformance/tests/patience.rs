@@ -117,23 +117,45 @@ async fn patience_ends_during_a_refusal_as_well() {
     assert!(more <= 1, "{more} claims after the end of patience");
 }
 
-/// Another task of the same client waits in the store's queue; this one waits behind it, and
-/// never asks the store for the lock. It is told who holds the lock all the same.
+/// The store answered that it left the line: it is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn patience_ends_behind_another_task_of_the_same_client() {
+async fn patience_ends_with_held_although_one_question_fails() {
     let fixture = fixture();
     let (first, second) = (fixture.client().await, fixture.client().await);
     let name = fixture.name();
     let _lease = first.lock(&name).acquire().await.unwrap();
-    let before = acquire(second.lock(&name).wait(Duration::from_secs(3_600)));
+    let acquiring = acquire(second.lock(&name).wait(fixture.ttl() / 2));
     let waits = async || first.locks.inspect(&name).await.unwrap().waiters == 1;
-    eventually("the first task waits", waits).await;
-    let asked = second.faults.sent(Operation::Acquire);
-    let behind = acquire(second.lock(&name).wait(Duration::from_secs(1)));
-    fixture.settle_down().await;
-    fixture.advance(Duration::from_secs(1)).await;
-    let error = within_bound("the end", behind).await.unwrap().unwrap_err();
+    eventually("it waits", waits).await;
+    second.faults.refuse(Operation::Inspect);
+    fixture.advance(fixture.ttl() / 2).await;
+    let error = within_bound("the end", acquiring).await.unwrap().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Held(Some(_))), "{error}");
-    assert_eq!(second.faults.sent(Operation::Acquire), asked, "it had no turn to ask");
-    before.abort();
+}
+
+/// Behind a task of its own client it was never in the store's line: then only that question
+/// says whether the lock is held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn patience_ends_in_the_local_line_with_what_the_store_says() {
+    let fixture = fixture();
+    let (first, second) = (fixture.client().await, fixture.client().await);
+    let name = fixture.name();
+    let _lease = first.lock(&name).acquire().await.unwrap();
+    let _before = acquire(second.lock(&name));
+    let waits = async || first.locks.inspect(&name).await.unwrap().waiters == 1;
+    eventually("it waits", waits).await;
+    for refused in [true, false] {
+        let mut events = second.locks.events();
+        let acquiring = acquire(second.lock(&name).wait(BRIEF));
+        next_event(&mut events, |kind| matches!(kind, EventKind::Asked)).await;
+        if refused {
+            second.faults.refuse(Operation::Inspect);
+        }
+        fixture.advance(BRIEF).await;
+        let error = within_bound("the end", acquiring).await.unwrap().unwrap_err();
+        match refused {
+            true => assert_eq!(*error.kind(), ErrorKind::Unreachable, "{error}"),
+            false => assert!(matches!(error.kind(), ErrorKind::Held(Some(_))), "{error}"),
+        }
+    }
 }
