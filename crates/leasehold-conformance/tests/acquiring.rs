@@ -467,3 +467,25 @@ async fn claims_that_could_not_be_sent_are_not_sent_one_by_one() {
     }
     assert_eq!(client.faults.sent(Operation::Acquire), 2);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_request_has_more_claims_than_the_store_takes() {
+    let fixture = fixture();
+    let client = fixture.client().await;
+    client.faults.limit(4, 1);
+    let gate = client.faults.hold_reply(Operation::Acquire);
+    let _first = acquire(client.lock(&fixture.name()));
+    eventually("one is under way", async || client.faults.sent(Operation::Acquire) == 1).await;
+    let mut events = client.locks.events();
+    let mut behind = Vec::new();
+    for _ in 0..12 {
+        behind.push(acquire(client.lock(&fixture.name())));
+        next_event(&mut events, |kind| matches!(kind, EventKind::Asked)).await;
+    }
+    fixture.settle_down().await;
+    gate.send(()).unwrap();
+    for acquiring in behind {
+        let _lease = within_bound("the lock", acquiring).await.unwrap().unwrap();
+    }
+    assert_eq!(client.faults.largest_batch(), 4);
+}

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold::{ErrorKind, EventKind, Lease, LeaseState, Lock, Operation, Result};
+use leasehold::{ErrorKind, EventKind, Lease, LeaseState, Lock, Operation, Outcome, Result};
 use leasehold_conformance::fixture::{Client, Fixture, eventually, next_event, within_bound};
 use leasehold_conformance::stores;
 use tokio::task::JoinHandle;
@@ -84,6 +84,7 @@ async fn a_store_that_goes_away_during_the_wait_is_not_reported_as_held() {
     assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     assert_eq!(*error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(error.to_string().contains("5.0 s ago case (pid "), "since when: {error}");
+    assert_eq!(error.outcome(), Outcome::Unknown);
 }
 
 /// The last thing that it heard was an error; that the lock is held is asked all the same, and
@@ -158,4 +159,29 @@ async fn patience_ends_in_the_local_line_with_what_the_store_says() {
             false => assert!(matches!(error.kind(), ErrorKind::Held(Some(_))), "{error}"),
         }
     }
+}
+
+/// Contract 4: it never reports "held by another" for its own key, which it was granted just as
+/// its patience ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn patience_that_ends_with_an_unheard_grant_does_not_name_itself() {
+    let fixture = fixture();
+    let (first, second) = (fixture.client().await, fixture.impatient_client().await);
+    let name = fixture.name();
+    let lease = first.lock(&name).acquire().await.unwrap();
+    let held_by = async || first.locks.inspect(&name).await.unwrap().lease.map(|by| by.held_by);
+    let before = held_by().await;
+    let _unheard = second.faults.hold_reply(Operation::Wait);
+    second.faults.lose_request(Operation::Leave);
+    let patience = fixture.ttl() / 2;
+    let acquiring = acquire(second.lock(&name).wait(patience));
+    let waits = async || first.locks.inspect(&name).await.unwrap().waiters == 1;
+    eventually("it waits", waits).await;
+    fixture.advance(patience / 2).await;
+    lease.release().await.unwrap();
+    let granted = async || held_by().await.is_some_and(|by| Some(by) != before);
+    eventually("it is granted", granted).await;
+    fixture.advance(patience / 2).await;
+    let error = within_bound("the end", acquiring).await.unwrap().unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Held(before), "{error}");
 }

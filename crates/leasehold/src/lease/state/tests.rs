@@ -323,26 +323,35 @@ async fn it_is_given_back_once_and_only_before_its_end() {
     assert_eq!(scene.told().await, ["lost"]);
 }
 
-#[tokio::test]
+/// What happens while somebody waits to see this state, and whether it was seen.
+async fn sees(scene: &Scene, wanted: LeaseState, happens: impl FnOnce()) -> bool {
+    let seen = scene.core.until(&scene.context, |state| (state == wanted).then_some(()));
+    let both = async { tokio::join!(biased; seen, async { happens() }) };
+    tokio::time::timeout(TTL, both).await.is_ok()
+}
+
+#[tokio::test(start_paused = true)]
 async fn whoever_watches_is_told_of_doubt_of_its_end_and_of_the_end() {
     let scene = Scene::new(terms());
-    let is = |wanted: LeaseState| {
-        scene.core.until(&scene.context, move |state| (state == wanted).then_some(()))
-    };
     let cancelled = scene.core.cancellation(&scene.context);
-    for lifts in [true, false] {
-        let doubt = async { scene.doubted(scene.question()).unwrap() };
-        tokio::join!(biased; is(LeaseState::Doubtful), doubt);
-        tokio::join!(biased; is(LeaseState::Held), async {
-            match lifts {
-                true => _ = scene.proved(true),
-                false => scene.core.seen(&scene.context),
-            }
-        });
+    for by_proof in [true, false] {
+        let doubted = || assert!(scene.doubted(scene.question()).is_some());
+        assert!(sees(&scene, LeaseState::Doubtful, doubted).await);
+        let lifted = || match by_proof {
+            true => _ = scene.proved(true),
+            false => scene.core.seen(&scene.context),
+        };
+        assert!(sees(&scene, LeaseState::Held, lifted).await);
     }
     assert!(!cancelled.is_cancelled());
-    let end = async { scene.core.give_back(&scene.context).unwrap() };
-    tokio::join!(biased; is(LeaseState::Released), end);
+    let given_back = || assert!(scene.core.give_back(&scene.context).is_ok());
+    assert!(sees(&scene, LeaseState::Released, given_back).await);
     assert!(cancelled.is_cancelled());
+}
+
+#[tokio::test]
+async fn whoever_begins_to_watch_after_the_end_is_cancelled_at_once() {
+    let scene = Scene::new(terms());
+    scene.core.lose(&scene.context, LossReason::Taken);
     assert!(scene.core.cancellation(&scene.context).is_cancelled());
 }
