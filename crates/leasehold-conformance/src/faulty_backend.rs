@@ -42,6 +42,7 @@ enum Fault {
     Refuse,
     BadBatch,
     HoldReply(oneshot::Receiver<()>),
+    HoldRejection(oneshot::Receiver<()>),
     HoldRequest { deliver: oneshot::Receiver<()>, delivered: oneshot::Sender<()> },
 }
 
@@ -103,6 +104,13 @@ impl FaultyBackend {
     pub fn hold_reply(&self, operation: Operation) -> oneshot::Sender<()> {
         let (open, gate) = oneshot::channel();
         self.order(operation, Fault::HoldReply(gate));
+        open
+    }
+
+    /// The next such request is rejected for what is in it, but only when the gate opens.
+    pub fn hold_rejection(&self, operation: Operation) -> oneshot::Sender<()> {
+        let (open, gate) = oneshot::channel();
+        self.order(operation, Fault::HoldRejection(gate));
         open
     }
 
@@ -194,7 +202,10 @@ impl FaultyBackend {
     ) -> Reply<T> {
         let fault = self.next_fault(operation, names);
         let store = self.store.clone();
-        let held_back = matches!(fault, Some(Fault::HoldReply(_) | Fault::HoldRequest { .. }));
+        let held_back = matches!(
+            fault,
+            Some(Fault::HoldReply(_) | Fault::HoldRejection(_) | Fault::HoldRequest { .. })
+        );
         let under_way = !held_back && operation != Operation::Wait;
         let under_way = under_way.then(|| UnderWay::new(self.clone()));
         Box::pin(async move {
@@ -221,6 +232,10 @@ impl FaultyBackend {
                     let reply = send(store).await;
                     let _ = gate.await;
                     reply
+                }
+                Some(Fault::HoldRejection(gate)) => {
+                    let _ = gate.await;
+                    Err(Error::new(ErrorKind::Invalid, "it is unknown"))
                 }
                 Some(Fault::HoldRequest { deliver, delivered }) => {
                     // On its own, since the client will have given up by then.

@@ -530,3 +530,29 @@ async fn a_release_in_the_background_is_tried_again_and_is_no_storm() {
     let sent = client.faults.sent(Operation::Release);
     assert!((10..150).contains(&sent), "{sent} tries in half a minute");
 }
+
+/// A store that rejects a renewal has answered: it is not silent to those behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rejected_renewal_is_no_doubt_for_those_behind_it() {
+    let fixture = fixture();
+    let client = fixture.client().await;
+    client.faults.limit(1, 1);
+    let locks = leasehold::Locks::on(client.store.clone()).clock(fixture.clock());
+    let locks = locks.request_timeout(Duration::from_secs(60)).await.unwrap();
+    let _slow = locks.lock(fixture.name()).ttl(Duration::from_secs(300)).acquire().await.unwrap();
+    let gate = client.faults.hold_rejection(Operation::Renew);
+    fixture.advance(Duration::from_secs(100)).await;
+    eventually("one renewal is under way", async || client.faults.sent(Operation::Renew) == 1)
+        .await;
+    let quick = locks.lock(fixture.name()).ttl(Duration::from_millis(600));
+    let _quick = quick.on_doubt(OnDoubt::Stop).acquire().await.unwrap();
+    let mut events = locks.events();
+    fixture.advance(Duration::from_millis(200)).await;
+    fixture.settle_down().await;
+    // For longer than its own answer may take.
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    gate.send(()).unwrap();
+    let ended = |kind: &EventKind| matches!(kind, EventKind::Renewed | EventKind::Lost(_));
+    let told = next_event(&mut events, ended).await;
+    assert!(matches!(told.kind, EventKind::Renewed), "{told:?}");
+}
