@@ -26,6 +26,8 @@ struct Odd {
     renew_panics: AtomicBool,
     /// The next renewal is lost.
     renew_lost: AtomicBool,
+    /// The next renewal is answered without a verdict.
+    renew_says_nothing: AtomicBool,
     /// Renewals of several leases are refused for what is in them; each alone takes this long.
     renew_one_by_one: Duration,
     /// Renewals get no answer for now.
@@ -57,6 +59,7 @@ impl Odd {
             slow: Duration::ZERO,
             renew_panics: AtomicBool::new(false),
             renew_lost: AtomicBool::new(false),
+            renew_says_nothing: AtomicBool::new(false),
             renew_one_by_one: Duration::ZERO,
             renew_away: AtomicBool::new(false),
             proved_ago: Duration::ZERO,
@@ -106,6 +109,9 @@ impl Backend for Odd {
         let away = self.renew_away.load(Ordering::SeqCst);
         if self.renew_lost.swap(false, Ordering::SeqCst) || away {
             return Box::pin(std::future::pending());
+        }
+        if self.renew_says_nothing.swap(false, Ordering::SeqCst) {
+            return Box::pin(async { Ok(Vec::new()) });
         }
         if !self.renew_one_by_one.is_zero() {
             return Box::pin(async move {
@@ -533,4 +539,17 @@ async fn a_client_that_is_dropped_lets_go_of_its_store() {
     locks.lock("x").acquire().await.unwrap().release().await.unwrap();
     drop(locks);
     eventually("the store is nobody's", async || Arc::strong_count(&odd) == 1).await;
+}
+
+#[tokio::test]
+async fn a_renewal_without_a_verdict_proves_nothing() {
+    let odd = Arc::new(Odd::new());
+    let locks = Locks::on(odd.clone()).await.unwrap();
+    let lease = locks.lock("x").acquire().await.unwrap();
+    odd.renew_says_nothing.store(true, Ordering::SeqCst);
+    let error = lease.renew().await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Internal, "{error}");
+    assert_eq!(lease.state(), LeaseState::Doubtful);
+    lease.renew().await.unwrap();
+    assert_eq!(lease.state(), LeaseState::Held);
 }
