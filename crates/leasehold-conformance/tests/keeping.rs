@@ -556,3 +556,16 @@ async fn a_rejected_renewal_is_no_doubt_for_those_behind_it() {
     let told = next_event(&mut events, ended).await;
     assert!(matches!(told.kind, EventKind::Renewed), "{told:?}");
 }
+
+/// Whoever renews by hand gets a whole TTL each time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_renewed_by_hand_lasts_a_whole_term_again() {
+    let fixture = fixture();
+    let client = fixture.client().await;
+    let lease = client.lock(&fixture.name()).no_renewal().acquire().await.unwrap();
+    let term = lease.remaining();
+    fixture.advance(fixture.ttl() / 2).await;
+    assert!(lease.remaining() < term);
+    lease.renew().await.unwrap();
+    assert_eq!(lease.remaining(), term);
+}
