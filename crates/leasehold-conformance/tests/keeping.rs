@@ -569,3 +569,33 @@ async fn a_lease_renewed_by_hand_lasts_a_whole_term_again() {
     lease.renew().await.unwrap();
     assert_eq!(lease.remaining(), term);
 }
+
+/// What is sent for a lost lease when its guard is dropped frees the lock, and is no second end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_lease_that_is_dropped_ends_once() {
+    for forced in [false, true] {
+        let fixture = fixture();
+        let client = fixture.client().await;
+        let mut events = client.locks.events();
+        let lock = client.lock(&fixture.name()).max_hold(fixture.ttl() / 4);
+        let lease = lock.acquire().await.unwrap();
+        match forced {
+            true => _ = client.locks.force_release(lease.name(), "stuck").await.unwrap(),
+            false => fixture.pass(fixture.ttl() / 4).await,
+        }
+        assert!(lease.verify().await.unwrap_err().loss().is_some());
+        drop(lease);
+        let free = async || lock.try_acquire().await.unwrap().is_some();
+        eventually("it is free", free).await;
+        fixture.settle_down().await;
+        // Given back as well, once for each that was granted.
+        drop((client, lock));
+        let (mut granted, mut ended) = (0, 0);
+        while let Some(event) = events.next().await {
+            granted += usize::from(matches!(event.kind, EventKind::Granted { .. }));
+            let ends = matches!(event.kind, EventKind::Lost(_) | EventKind::Released { .. });
+            ended += usize::from(ends);
+        }
+        assert_eq!(granted, ended, "forced: {forced}");
+    }
+}
