@@ -11,10 +11,8 @@ use crate::zookeeper::python;
 /// redlock-py's pairs in a second.
 pub(super) fn redlock_py(hosts: &[&str], measure: Duration) -> Result<Option<f64>> {
     let Some(python) = python() else { return Ok(None) };
-    let script = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../crates/leasehold-testkit/foreign/redlock_pairs.py"
-    );
+    let script =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/leasehold-faults/foreign/redlock_pairs.py");
     let mut command = Command::new(python);
     command.arg(script).arg(measure.as_secs_f64().to_string()).args(hosts);
     rate(command, measure).map(Some)

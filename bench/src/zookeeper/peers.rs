@@ -104,7 +104,7 @@ pub(super) async fn drivers_lock(
 pub(super) fn kazoo(server: &Zookeeper, clients: usize, measure: Duration) -> Result<Option<Done>> {
     let Some(python) = python() else { return Ok(None) };
     let script =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/leasehold-testkit/foreign/kazoo_turns.py");
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/leasehold-faults/foreign/kazoo_turns.py");
     let output = Command::new(python)
         .arg(script)
         .args([server.addr().to_string(), "/kazoo".to_owned()])

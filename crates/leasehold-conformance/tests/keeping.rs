@@ -544,13 +544,13 @@ async fn a_rejected_renewal_is_no_doubt_for_those_behind_it() {
     fixture.advance(Duration::from_secs(100)).await;
     eventually("one renewal is under way", async || client.faults.sent(Operation::Renew) == 1)
         .await;
-    let quick = locks.lock(fixture.name()).ttl(Duration::from_millis(600));
+    let quick = locks.lock(fixture.name()).ttl(Duration::from_secs(6));
     let _quick = quick.on_doubt(OnDoubt::Stop).acquire().await.unwrap();
     let mut events = locks.events();
-    fixture.advance(Duration::from_millis(200)).await;
+    fixture.advance(Duration::from_secs(2)).await;
     fixture.settle_down().await;
     // For longer than its own answer may take.
-    tokio::time::sleep(Duration::from_millis(150)).await;
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
     gate.send(()).unwrap();
     let ended = |kind: &EventKind| matches!(kind, EventKind::Renewed | EventKind::Lost(_));
     let told = next_event(&mut events, ended).await;

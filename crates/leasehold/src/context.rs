@@ -14,7 +14,7 @@ use crate::event::{Announcer, Event, EventKind, Subject};
 use crate::failpoint::{Failpoints, Point};
 use crate::observe::{self, Meter, StallWatch};
 
-/// What every part of a client needs; it knows none of them.
+/// What every part of a client needs.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) backend: Arc<dyn Backend>,
@@ -88,13 +88,13 @@ impl Context {
 }
 
 /// Timers and sockets that are made from now on belong to this runtime, until dropped.
-#[cfg(not(shuttle))]
+#[cfg(not(all(test, shuttle)))]
 pub(crate) fn enter(runtime: &Handle) -> tokio::runtime::EnterGuard<'_> {
     runtime.enter()
 }
 
 /// shuttle has one runtime for all.
-#[cfg(shuttle)]
+#[cfg(all(test, shuttle))]
 pub(crate) fn enter(runtime: &Handle) -> &Handle {
     runtime
 }

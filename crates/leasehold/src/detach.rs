@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_ticks_where_nothing_is_bound() {
+    async fn nobody_ticks_where_nothing_is_attached() {
         let detacher = here();
         let ticking = || detacher.attached.lock().ticking;
         for _ in 0..2 {

@@ -57,15 +57,15 @@
 #[doc = include_str!("../../../README.md")]
 pub struct Readme;
 
-// Under `--cfg shuttle` another scheduler decides who runs when: see `schedules.rs`.
-#[cfg(shuttle)]
+// In tests under `--cfg shuttle` another scheduler decides who runs when: see `schedules.rs`.
+#[cfg(all(test, shuttle))]
 extern crate shuttle_parking_lot as parking_lot;
-#[cfg(shuttle)]
+#[cfg(all(test, shuttle))]
 extern crate shuttle_tokio as tokio;
 
 mod acquire;
 pub mod backend;
-#[cfg(not(shuttle))]
+#[cfg(not(all(test, shuttle)))]
 pub mod blocking;
 #[cfg(test)]
 mod callers;

@@ -30,7 +30,7 @@ use crate::token::Token;
 const TTL: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(3_600);
 
-/// Tries many schedules: half of them switch at random, half with few but nasty switches.
+/// Tries many schedules that switch at random, and as many with few but nasty switches.
 fn try_schedules<F: Future<Output = ()> + 'static>(play: fn() -> F) {
     let schedules = std::env::var("SCHEDULES").ok();
     let schedules = schedules.map_or(1_000, |text| text.parse().expect("SCHEDULES: a number"));

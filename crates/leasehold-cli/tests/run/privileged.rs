@@ -6,7 +6,7 @@ use std::process::Command;
 
 use rustix::process::{Signal, geteuid};
 
-use crate::scene::{Running, Scene, await_gone, send, state};
+use crate::scene::{Running, Scene, await_gone, send, state, until};
 
 /// What `sudo` does: all of its user ids become root's, so that its caller may not signal it.
 const AS_ROOT: &str = "
@@ -78,12 +78,16 @@ fn a_command_that_gives_up_its_privileges_is_ended_then() {
         return;
     }
     let scene = scene();
-    let script = "exec ./as-root sh -c 'echo $$ > drops; sleep 4; \
-                  exec setpriv --reuid=65534 --regid=65534 --clear-groups sleep 100'";
-    let mut running = run_as_nobody(&scene, script);
+    let script = format!(
+        "exec ./as-root sh -c 'echo $$ > drops; {}; \
+         exec setpriv --reuid=65534 --regid=65534 --clear-groups sleep 100'",
+        until("drop")
+    );
+    let mut running = run_as_nobody(&scene, &script);
     let pid = scene.line("drops");
     running.tells("CANNOT END");
     assert!(state(&pid).is_some() && !running.has_ended());
+    scene.touch("drop");
     await_gone(&pid);
     assert_eq!(running.end().code, Some(202));
 }

@@ -78,7 +78,7 @@ pub fn table(rows: &[Row]) -> String {
         {
             let _ = writeln!(
                 text,
-                "{} {}: {} overlaps with holders whose store had ended them, at most {:.1} ms",
+                "{} {}: {} overlaps with a holder whose session the server had ended; longest {:.1} ms",
                 report.store,
                 report.fault,
                 report.allowed.overlaps,

@@ -9,8 +9,9 @@
 use std::collections::HashMap;
 
 use super::Violation;
-use super::event::{Asked, Event, What};
+use super::event::{Asked, Event, What, process};
 use super::lease::LeaseRecord;
+use super::windows::Windows;
 
 /// Overlaps that are allowed: with holders that had yet to hear that their store ended them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,7 +26,7 @@ pub struct Allowed {
 /// Holders that were ended by their store hear of it within `heard` nanoseconds; overlaps
 /// within that time are no violation, and are counted apart.
 pub fn check(events: &[Event], leases: &[LeaseRecord], heard: u64) -> (Vec<Violation>, Allowed) {
-    let (mut violations, allowed) = overlaps(leases, heard);
+    let (mut violations, allowed) = overlaps(leases, heard, &Windows::of(events));
     violations.extend(wrongly_verified(events, leases));
     (violations, allowed)
 }
@@ -57,7 +58,7 @@ fn wrongly_verified(events: &[Event], leases: &[LeaseRecord]) -> Vec<Violation> 
     wrong.collect()
 }
 
-fn overlaps(leases: &[LeaseRecord], heard: u64) -> (Vec<Violation>, Allowed) {
+fn overlaps(leases: &[LeaseRecord], heard: u64, windows: &Windows) -> (Vec<Violation>, Allowed) {
     let mut spans: Vec<&LeaseRecord> =
         leases.iter().filter(|lease| lease.returned < lease.end()).collect();
     spans.sort_by_key(|lease| lease.returned);
@@ -68,7 +69,10 @@ fn overlaps(leases: &[LeaseRecord], heard: u64) -> (Vec<Violation>, Allowed) {
         let before = longest.entry(&lease.lock).or_insert(lease);
         let overlap = before.end().saturating_sub(lease.returned);
         let overlaps = before.token != lease.token && overlap > 0;
-        if overlaps && before.was_ended() && overlap <= heard {
+        // A process that does not run hears nothing.
+        let in_time =
+            |heard| before.end() <= windows.due(process(&before.worker), lease.returned, heard);
+        if overlaps && before.was_ended() && heard > 0 && in_time(heard) {
             allowed.overlaps += 1;
             allowed.longest = allowed.longest.max(overlap);
         } else if overlaps {

@@ -90,11 +90,11 @@ async fn a_transition_happens_once_and_a_dead_worker_is_taken_over() {
     let (server, db) = postgres().await;
     server
         .psql(
-            "create table jobs (id int primary key, deployment text, fence_token bigint not null default 0);
+            "create table jobs (id int primary key, stage text, fence_token bigint not null default 0);
              insert into jobs values (1, 'NEW')",
         )
         .unwrap();
-    let jobs = Rows::new("jobs", "id").state_column("deployment");
+    let jobs = Rows::new("jobs", "id").state_column("stage");
     let claim = async |token| claim(&*db, &jobs, &1i32, token, "NEW", "PROCESSING").await;
     let finish = async |token| finish(&*db, &jobs, &1i32, token, "PROCESSING", "DONE").await;
     assert!(

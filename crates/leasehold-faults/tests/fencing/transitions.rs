@@ -1,6 +1,6 @@
 //! Many workers, killed at random: every row goes NEW → PROCESSING → DONE exactly once.
 //!
-//! `FENCING_WORKERS` and `FENCING_ROWS` make it longer; the whole fault run is 64 and 10000.
+//! `FENCING_WORKERS` and `FENCING_ROWS` make it longer; the full size is 64 and 10000.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::NEW;
 
 const DATABASE: &str = "LEASEHOLD_TEST_DATABASE";
 const LOCKS: &str = "LEASEHOLD_TEST_LOCKS";
-/// How long the whole fault run may take on a busy machine: three minutes, and a tenth of a
+/// How long it may take on a busy machine: three minutes, and a tenth of a
 /// second for each row.
 const PATIENCE: Duration = Duration::from_secs(180);
 

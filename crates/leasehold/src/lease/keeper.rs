@@ -2,12 +2,12 @@
 //! batches, and it fires losses at their deadlines even when the store is silent.
 
 use std::sync::Arc;
-#[cfg(not(shuttle))]
+#[cfg(not(all(test, shuttle)))]
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-#[cfg(shuttle)]
+#[cfg(all(test, shuttle))]
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 use tokio::task::{self, JoinHandle};

@@ -89,7 +89,7 @@ impl Held {
 #[derive(Debug)]
 pub(super) struct Waiting {
     /// Unless somebody waits for its end, and has it.
-    pub(super) errand: Option<DetachOnDrop<Option<Grant>>>,
+    pub(super) request: Option<DetachOnDrop<Option<Grant>>>,
     /// Open until it is over, whoever has it.
     pub(super) asking: Asking,
     pub(super) cancel: CancellationToken,
@@ -100,12 +100,12 @@ pub(super) struct Waiting {
 impl Waiting {
     /// Whether nobody has waited for its end for so long.
     pub(super) fn is_left(&self, now: Moment, long: Duration) -> bool {
-        self.errand.is_some() && self.left + long <= now
+        self.request.is_some() && self.left + long <= now
     }
 
     /// Completes when it is over, whoever waits for that.
     pub(super) async fn over(self) {
-        drop(self.errand);
+        drop(self.request);
         self.asking.over().await;
     }
 }

@@ -32,12 +32,12 @@ impl SessionStore {
         let (owner, left) = (claim.owner, self.clock.now());
         let (store, cancelled, under_way) = (Arc::downgrade(self), cancel.clone(), UnderWay::new());
         let asking = under_way.asking();
-        let errand = self.detacher.begin(async move {
+        let request = self.detacher.begin(async move {
             let got = block(&store, claim, key, &cancelled).await;
             drop(under_way);
             got
         });
-        let waiting = Waiting { errand: Some(errand), asking, cancel, left };
+        let waiting = Waiting { request: Some(request), asking, cancel, left };
         self.table.lock().waiting.insert(owner, waiting);
         self.work.notify_one();
         Verdict::Queued(None)
@@ -94,18 +94,18 @@ impl SessionStore {
 struct Attending {
     store: Arc<SessionStore>,
     owner: Owner,
-    errand: Option<DetachOnDrop<Option<Grant>>>,
+    request: Option<DetachOnDrop<Option<Grant>>>,
 }
 
 impl Attending {
     fn new(store: &Arc<SessionStore>, owner: Owner) -> Option<Self> {
-        let errand = store.table.lock().waiting.get_mut(&owner)?.errand.take();
-        errand.map(|errand| Self { store: store.clone(), owner, errand: Some(errand) })
+        let request = store.table.lock().waiting.get_mut(&owner)?.request.take();
+        request.map(|request| Self { store: store.clone(), owner, request: Some(request) })
     }
 
     async fn end(&mut self) -> Option<Grant> {
-        let got = self.errand.as_mut()?.await.flatten();
-        self.errand = None;
+        let got = self.request.as_mut()?.await.flatten();
+        self.request = None;
         let mut table = self.store.table.lock();
         table.waiting.remove(&self.owner);
         got.and_then(|_| table.tell(self.owner))
@@ -114,11 +114,11 @@ impl Attending {
 
 impl Drop for Attending {
     fn drop(&mut self) {
-        let Some(errand) = self.errand.take() else { return };
-        errand.detach();
+        let Some(request) = self.request.take() else { return };
+        request.detach();
         let now = self.store.clock.now();
         if let Some(waiting) = self.store.table.lock().waiting.get_mut(&self.owner) {
-            waiting.errand = Some(errand);
+            waiting.request = Some(request);
             waiting.left = now;
         }
     }
