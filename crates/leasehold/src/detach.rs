@@ -303,7 +303,7 @@ impl fmt::Debug for Attached {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use std::future::poll_fn;
     use std::time::Duration;
