@@ -510,6 +510,24 @@ async fn a_hint_does_not_renew_what_is_over() {
     assert!(lease.remaining < Some(capped.ttl()), "extended by a hint");
 }
 
+/// The term of a lease that is not renewed stays what it was, whatever makes the client ask.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hint_does_not_extend_a_lease_without_renewal() {
+    let hand = Arc::new(ManualClock::new());
+    let clock = Clock::manual(hand.clone());
+    let odd = Arc::new(Odd::on(MemoryStore::new(clock.clone())));
+    let locks = Locks::on(odd.clone()).clock(clock).await.unwrap();
+    let fixed = locks.lock("x").no_renewal().acquire().await.unwrap();
+    let _other = locks.lock("y").acquire().await.unwrap();
+    let mut events = locks.events();
+    hand.advance(Duration::from_secs(1));
+    let before = fixed.remaining();
+    odd.hints.add_permits(1);
+    let renewed = next_event(&mut events, |kind| matches!(kind, EventKind::Renewed)).await;
+    assert_eq!(renewed.name.as_str(), "y");
+    assert_eq!(fixed.remaining(), before);
+}
+
 /// A store whose clock is coarse (ZooKeeper counts in ticks) keeps a lease for longer than its
 /// holder believes in it, never the other way round.
 #[tokio::test]
