@@ -36,7 +36,7 @@ async fn a_waiter_with_a_long_ttl_keeps_its_turn() {
     let behind = acquire(third.lock(&name));
     until_waiters(&first, &name, 2).await;
     lease.release().await.unwrap();
-    // The clock stands still; whoever is granted first keeps the lock.
+    // The clock stands still: the first holder keeps the lock.
     let first_served = tokio::select! {
         _ = next_event(&mut events, |kind| matches!(kind, EventKind::Granted { .. })) => "the second",
         () = async { while !long.is_finished() { tokio::time::sleep(Duration::from_millis(1)).await } } => "the first",
@@ -195,7 +195,7 @@ async fn the_last_of_a_refused_batch_does_not_wait_for_all_the_others() {
     }
     gate.send(()).unwrap();
     let first_round = async || client.faults.sent(Operation::Settle) >= 30;
-    eventually("each is told once", first_round).await;
+    eventually("every claim is settled once", first_round).await;
     // In line it would be one; a busy machine may not start all 30 before the first gives up.
     assert!(client.faults.most_under_way() >= 8, "{}", client.faults.most_under_way());
 }

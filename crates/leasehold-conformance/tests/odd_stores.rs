@@ -549,7 +549,7 @@ async fn what_a_store_finds_about_its_set_up_is_told() {
     assert_eq!(findings, odd.examine().await.unwrap());
 }
 
-/// The keeper and whoever listens for hints are tasks: they end with their client.
+/// The keeper's tasks end with their client.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_is_dropped_lets_go_of_its_store() {
     let odd = Arc::new(Odd::new());

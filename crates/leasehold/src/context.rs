@@ -1,4 +1,4 @@
-//! What every part of a client needs: the way to the store, clocks, who is told what happens.
+//! What every part of a client needs: the store, the clock, and where events go.
 
 use std::sync::Arc;
 use std::time::Duration;

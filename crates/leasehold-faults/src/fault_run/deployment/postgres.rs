@@ -21,7 +21,7 @@ const HEARD_LATER: (&str, &str) =
     ("X", "a connection that breaks ends the lock at the server before its holder hears of it");
 
 /// What a busy machine needs from the end of a session to the holder that reads of it.
-/// The longest seen was 3.5 ms; the table at the end of a run says how long it was there.
+/// The longest seen was 3.8 ms; the table at the end of a run says how long it was there.
 const HEARD_WITHIN: Duration = Duration::from_millis(50);
 
 /// PostgreSQL.
