@@ -42,18 +42,16 @@ use crate::token::Token;
 
 #[cfg(feature = "etcd")]
 pub mod etcd;
-mod hints;
+mod kit;
 pub mod memory;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "redis")]
-pub use redis::redlock;
+pub mod redlock;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
-#[cfg(feature = "remote")]
-mod userinfo;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 
@@ -359,6 +357,21 @@ impl Finding {
     /// A finding.
     pub fn new(severity: Severity, what: impl Into<String>, advice: impl Into<String>) -> Self {
         Self { severity, what: what.into(), advice: advice.into() }
+    }
+
+    /// All is well with this.
+    pub fn fine(what: impl Into<String>) -> Self {
+        Self::new(Severity::Fine, what, "")
+    }
+
+    /// This can cost comfort or speed.
+    pub fn warning(what: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self::new(Severity::Warning, what, advice)
+    }
+
+    /// This can cost a lock.
+    pub fn danger(what: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self::new(Severity::Unsafe, what, advice)
     }
 }
 

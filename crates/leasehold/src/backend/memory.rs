@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::hints::Hints;
+use super::kit::hints::Hints;
 use super::{
     Backend, Claim, Finding, Hint, Hold, Limits, LockInfo, Release, Renewal, Reply, Severity, Turn,
     Verdict,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use percent_encoding::percent_decode_str;
 
-use crate::backend::userinfo;
+use crate::backend::kit::userinfo;
 use crate::error::{Error, Operation, Result};
 
 const PORT: u16 = 2379;
@@ -205,7 +205,7 @@ mod properties {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backend::userinfo::properties::{SECRET, TEXT, with_password};
+    use crate::backend::kit::userinfo::properties::{SECRET, TEXT, with_password};
 
     proptest! {
         #[test]

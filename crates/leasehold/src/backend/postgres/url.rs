@@ -11,7 +11,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use url::Url;
 
 use super::tls::{self, Verification};
-use crate::backend::userinfo;
+use crate::backend::kit::userinfo;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How locks are kept.
@@ -235,7 +235,7 @@ mod properties {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backend::userinfo::properties::{SECRET, TEXT, with_password};
+    use crate::backend::kit::userinfo::properties::{SECRET, TEXT, with_password};
 
     proptest! {
         #[test]

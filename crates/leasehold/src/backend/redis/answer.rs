@@ -12,25 +12,25 @@ use crate::owner::Owner;
 use crate::token::Token;
 
 /// The items of an answer: as many as were asked about.
-pub(super) fn items(answer: Value, count: usize) -> Result<Vec<Value>> {
+pub(in crate::backend) fn items(answer: Value, count: usize) -> Result<Vec<Value>> {
     match answer {
         Value::Array(items) if items.len() == count => Ok(items),
         _ => Err(unexpected()),
     }
 }
 
-pub(super) fn number(value: &Value) -> Result<i64> {
+pub(in crate::backend) fn number(value: &Value) -> Result<i64> {
     match value {
         Value::Int(number) => Ok(*number),
         _ => Err(unexpected()),
     }
 }
 
-pub(super) fn token(number: i64) -> Result<Token> {
+pub(in crate::backend) fn token(number: i64) -> Result<Token> {
     u64::try_from(number).map(Token::new).map_err(|_| unexpected())
 }
 
-pub(super) fn text(value: &Value) -> Result<&str> {
+pub(in crate::backend) fn text(value: &Value) -> Result<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).map_err(|_| unexpected()),
         Value::SimpleString(text) => Ok(text),
@@ -40,7 +40,7 @@ pub(super) fn text(value: &Value) -> Result<&str> {
 }
 
 /// What a key of another may hold need not be text.
-pub(super) fn bytes(value: &Value) -> Result<&[u8]> {
+pub(in crate::backend) fn bytes(value: &Value) -> Result<&[u8]> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),
         _ => Err(unexpected()),
@@ -48,26 +48,26 @@ pub(super) fn bytes(value: &Value) -> Result<&[u8]> {
 }
 
 /// `PTTL`: `None` for a key without one.
-pub(super) fn left(millis: i64) -> Option<Duration> {
+pub(in crate::backend) fn left(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
 
-pub(super) fn micros(text: &str) -> Option<SystemTime> {
+pub(in crate::backend) fn micros(text: &str) -> Option<SystemTime> {
     Some(UNIX_EPOCH + Duration::from_micros(text.parse().ok()?))
 }
 
 /// What a lock's record says of its last owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Record {
-    pub(super) owner: Owner,
-    pub(super) token: Token,
-    pub(super) held_by: HeldBy,
+pub(in crate::backend) struct Record {
+    pub(in crate::backend) owner: Owner,
+    pub(in crate::backend) token: Token,
+    pub(in crate::backend) held_by: HeldBy,
 }
 
 impl Record {
     /// The record, if it is about the owner that the lock's key holds. Otherwise a foreign
     /// client has the lock.
-    pub(super) fn of(record: &Value, holds: &[u8]) -> Option<Self> {
+    pub(in crate::backend) fn of(record: &Value, holds: &[u8]) -> Option<Self> {
         let mut words = text(record).ok()?.split(' ');
         let token = Token::new(words.next()?.parse().ok()?);
         let since = micros(words.next()?);
@@ -85,13 +85,13 @@ impl Record {
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/');
 
 /// A holder as one word.
-pub(super) fn encode_holder(holder: &Holder) -> String {
+pub(in crate::backend) fn encode_holder(holder: &Holder) -> String {
     let host = utf8_percent_encode(&holder.host, ESCAPED);
     let label = utf8_percent_encode(&holder.label, ESCAPED);
     format!("{},{host},{label}", holder.pid)
 }
 
-pub(super) fn decode_holder(word: &str) -> Option<Holder> {
+pub(in crate::backend) fn decode_holder(word: &str) -> Option<Holder> {
     let mut parts = word.split(',');
     let pid = parts.next()?.parse().ok()?;
     let mut decoded = || Some(percent_decode_str(parts.next()?).decode_utf8_lossy().into_owned());

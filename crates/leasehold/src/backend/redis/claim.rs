@@ -24,7 +24,7 @@ const NEVER_EXPIRES: i64 = -3;
 const SHORTEST_BAR: Duration = Duration::from_secs(60);
 
 impl RedisStore {
-    pub(super) async fn claim(&self, claims: Vec<Claim>) -> Result<Vec<Verdict>> {
+    pub(in crate::backend) async fn claim(&self, claims: Vec<Claim>) -> Result<Vec<Verdict>> {
         let claims = self.locate(claims, |claim| &claim.name);
         for (keys, _) in &claims {
             keys.check()?;
@@ -107,7 +107,7 @@ impl RedisStore {
         }
     }
 
-    pub(super) async fn wait_for_turn(self: &Arc<Self>, claim: Claim) -> Result<Turn> {
+    pub(in crate::backend) async fn wait_for_turn(self: &Arc<Self>, claim: Claim) -> Result<Turn> {
         // Nothing is known of a place that was given up, or never taken.
         let Some(waiter) = self.waiters.get(claim.owner) else { return Ok(Turn::TryAgain) };
         let mut turn = waiter.turn(&self.waiters).await;
@@ -122,7 +122,7 @@ impl RedisStore {
         Ok(turn)
     }
 
-    pub(super) async fn leave_line(&self, claim: Claim) -> Result<()> {
+    pub(in crate::backend) async fn leave_line(&self, claim: Claim) -> Result<()> {
         let said = self.waiters.said(claim.owner);
         self.waiters.forget(claim.owner);
         let keys = self.keys(&claim.name);
@@ -133,7 +133,10 @@ impl RedisStore {
         self.route.call(&call).await.map(drop)
     }
 
-    pub(super) async fn settle_claims(&self, claims: Vec<Claim>) -> Result<Vec<Option<Grant>>> {
+    pub(in crate::backend) async fn settle_claims(
+        &self,
+        claims: Vec<Claim>,
+    ) -> Result<Vec<Option<Grant>>> {
         let claims = self.locate(claims, |claim| &claim.name);
         let matter = self.route.slots_matter();
         if self.settings.wait_replicas == 0 {
@@ -191,6 +194,6 @@ fn held_by(left_for: &Value, holds: &Value, record: &Value) -> Result<Option<Hel
 }
 
 /// As Redis counts: whole milliseconds, never more than were asked for.
-pub(super) fn millis(duration: Duration) -> u64 {
+pub(in crate::backend) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
 }

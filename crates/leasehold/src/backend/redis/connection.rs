@@ -9,14 +9,14 @@ use super::request::Request;
 use super::wire::Wire;
 
 #[derive(Debug, Clone)]
-pub(super) enum Connection {
+pub(in crate::backend) enum Connection {
     Own(Wire),
     Driver(MultiplexedConnection),
 }
 
 impl Connection {
     /// Asks once.
-    pub(super) async fn request(&mut self, request: &Request) -> RedisResult<Value> {
+    pub(in crate::backend) async fn request(&mut self, request: &Request) -> RedisResult<Value> {
         match self {
             Self::Own(wire) => wire.request(request).await,
             Self::Driver(driver) => Box::pin(request.command().query_async(driver)).await,
@@ -24,7 +24,7 @@ impl Connection {
     }
 
     /// The same in the driver's words.
-    pub(super) async fn ask(&mut self, command: &Cmd) -> RedisResult<Value> {
+    pub(in crate::backend) async fn ask(&mut self, command: &Cmd) -> RedisResult<Value> {
         match self {
             Self::Own(wire) => wire.ask(command).await,
             Self::Driver(driver) => Box::pin(command.query_async(driver)).await,
@@ -33,14 +33,17 @@ impl Connection {
 
     /// Asks in this order, with nothing between. Answers that are to be ignored may be among
     /// the others.
-    pub(super) async fn ask_all(&mut self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+    pub(in crate::backend) async fn ask_all(
+        &mut self,
+        commands: &Pipeline,
+    ) -> RedisResult<Vec<Value>> {
         match self {
             Self::Own(wire) => wire.ask_all(commands).await,
             Self::Driver(driver) => Box::pin(commands.query_async(driver)).await,
         }
     }
 
-    pub(super) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
+    pub(in crate::backend) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
         match self {
             Self::Own(wire) => wire.ask(redis::cmd("SUBSCRIBE").arg(channel)).await.map(drop),
             Self::Driver(driver) => Box::pin(driver.subscribe(channel)).await,

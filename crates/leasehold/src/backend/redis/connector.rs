@@ -18,15 +18,19 @@ use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
 /// What every connection of a store needs.
-pub(super) struct Connector {
-    pub(super) settings: Settings,
+pub(in crate::backend) struct Connector {
+    pub(in crate::backend) settings: Settings,
     certificates: Option<TlsCertificates>,
-    pub(super) clock: Clock,
-    pub(super) waiters: Arc<Waiters>,
+    pub(in crate::backend) clock: Clock,
+    pub(in crate::backend) waiters: Arc<Waiters>,
 }
 
 impl Connector {
-    pub(super) fn new(settings: &Settings, clock: &Clock, waiters: &Arc<Waiters>) -> Result<Self> {
+    pub(in crate::backend) fn new(
+        settings: &Settings,
+        clock: &Clock,
+        waiters: &Arc<Waiters>,
+    ) -> Result<Self> {
         let certificates = match &settings.tls {
             None => None,
             Some(tls) => {
@@ -48,19 +52,19 @@ impl Connector {
     }
 
     /// A server of the store.
-    pub(super) fn server(&self, host: &Host, role: Role) -> Result<Arc<Server>> {
+    pub(in crate::backend) fn server(&self, host: &Host, role: Role) -> Result<Arc<Server>> {
         let redis = signed_in(&self.settings.credentials).set_db(self.settings.database);
         let client = self.client(host, redis.set_protocol(ProtocolVersion::RESP3));
         self.build(host, client, role)
     }
 
     /// A sentinel, to ask it.
-    pub(super) fn sentinel(&self, host: &Host) -> Result<Arc<Server>> {
+    pub(in crate::backend) fn sentinel(&self, host: &Host) -> Result<Arc<Server>> {
         self.build(host, self.sentinel_client(host), Role::Sentinel)
     }
 
     /// A sentinel, to listen to it.
-    pub(super) fn sentinel_client(&self, host: &Host) -> RedisResult<Client> {
+    pub(in crate::backend) fn sentinel_client(&self, host: &Host) -> RedisResult<Client> {
         self.client(host, signed_in(&self.settings.sentinel_credentials))
     }
 

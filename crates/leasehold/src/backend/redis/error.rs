@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorKind};
 
 /// Why a request has no answer.
 #[derive(Debug, Clone)]
-pub(super) enum Failure {
+pub(in crate::backend) enum Failure {
     /// It was never sent.
     NotSent(Error),
     /// The server refused it.
@@ -16,7 +16,7 @@ pub(super) enum Failure {
 }
 
 impl Failure {
-    pub(super) fn of(error: RedisError) -> Self {
+    pub(in crate::backend) fn of(error: RedisError) -> Self {
         match error.kind() {
             Cause::Server(_) | Cause::Extension => Self::Refused(error),
             _ => {
@@ -27,13 +27,13 @@ impl Failure {
         }
     }
 
-    pub(super) fn silent() -> Self {
+    pub(in crate::backend) fn silent() -> Self {
         let message = "the server did not answer in time";
         Self::Unanswered(Error::new(ErrorKind::Unreachable, message).outcome_unknown())
     }
 
     /// What the server refused it for, in one word.
-    pub(super) fn code(&self) -> Option<&str> {
+    pub(in crate::backend) fn code(&self) -> Option<&str> {
         match self {
             Self::Refused(error) => code_of(error),
             Self::NotSent(_) | Self::Unanswered(_) => None,
@@ -115,7 +115,7 @@ fn refused(error: RedisError) -> Error {
 
 /// Where the URL has the user and the password for a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Login {
+pub(in crate::backend) enum Login {
     /// Before the `@`.
     Server,
     /// In options of their own.
@@ -124,7 +124,7 @@ pub(super) enum Login {
 
 impl Login {
     /// What to say of a server that wants a password, where the URL has none.
-    pub(super) fn missing(self, address: &str) -> String {
+    pub(in crate::backend) fn missing(self, address: &str) -> String {
         match self {
             Self::Server => format!(
                 "{address} wants a password, and the URL has none: write it before the host, as in \
@@ -155,7 +155,7 @@ impl Login {
 }
 
 /// Why there is no connection: nothing was sent.
-pub(super) fn not_connected(address: &str, login: Login, error: RedisError) -> Error {
+pub(in crate::backend) fn not_connected(address: &str, login: Login, error: RedisError) -> Error {
     let there_is_none = || format!("cannot connect to {address}");
     let (kind, message) = match (code_of(&error), error.kind()) {
         (Some("NOAUTH"), _) => (ErrorKind::Unusable, login.missing(address)),
@@ -181,7 +181,7 @@ pub(super) fn not_connected(address: &str, login: Login, error: RedisError) -> E
 }
 
 /// An answer that no script of ours gives.
-pub(super) fn unexpected() -> Error {
+pub(in crate::backend) fn unexpected() -> Error {
     let message = "the server answered something that no script of ours answers; please report it";
     Error::new(ErrorKind::Internal, message).outcome_unknown()
 }

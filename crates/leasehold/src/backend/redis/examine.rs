@@ -18,7 +18,11 @@ const NOTABLE_OFFSET: Duration = Duration::from_secs(1);
 const OLDEST: (u32, u32, u32) = (6, 0, 6);
 
 /// Refuses a server on which locks cannot work, or not safely.
-pub(super) fn refuse_unsafe(server: &Server, info: &Info, allow_unsafe: bool) -> Result<()> {
+pub(in crate::backend) fn refuse_unsafe(
+    server: &Server,
+    info: &Info,
+    allow_unsafe: bool,
+) -> Result<()> {
     let refuse = |message| Err(Error::new(ErrorKind::Refused, message));
     if info.version() < OLDEST {
         return refuse(format!("{} at {} is older than Redis 6.0.6", info.product(), server.host));
@@ -34,7 +38,7 @@ pub(super) fn refuse_unsafe(server: &Server, info: &Info, allow_unsafe: bool) ->
 }
 
 impl RedisStore {
-    pub(super) async fn findings(&self) -> Result<Vec<Finding>> {
+    pub(in crate::backend) async fn findings(&self) -> Result<Vec<Finding>> {
         let mut findings = self.route.examine().await?;
         for server in self.route.masters().await? {
             findings.extend(self.examine_server(&server).await?);
@@ -108,11 +112,11 @@ impl RedisStore {
     }
 }
 
-pub(super) fn fine(what: impl Into<String>) -> Finding {
+pub(in crate::backend) fn fine(what: impl Into<String>) -> Finding {
     Finding::new(Severity::Fine, what, "")
 }
 
-pub(super) fn version(server: &Server, info: &Info) -> Finding {
+pub(in crate::backend) fn version(server: &Server, info: &Info) -> Finding {
     let what = format!("{} at {}", info.product(), server.host);
     match info.version() >= OLDEST {
         true => fine(what),
@@ -120,7 +124,7 @@ pub(super) fn version(server: &Server, info: &Info) -> Finding {
     }
 }
 
-pub(super) fn role(info: &Info) -> Finding {
+pub(in crate::backend) fn role(info: &Info) -> Finding {
     match info.is_master() {
         true => fine("it is a master"),
         false => Finding::new(
@@ -131,7 +135,7 @@ pub(super) fn role(info: &Info) -> Finding {
     }
 }
 
-pub(super) fn eviction(info: &Info) -> Finding {
+pub(in crate::backend) fn eviction(info: &Info) -> Finding {
     let advice = "a lock that is held may be thrown away with other keys: set maxmemory-policy \
                   noeviction, or use a server of its own for locks";
     match (info.eviction(), info.is_limited()) {
@@ -146,7 +150,7 @@ pub(super) fn eviction(info: &Info) -> Finding {
     }
 }
 
-pub(super) fn evicted(info: &Info) -> Finding {
+pub(in crate::backend) fn evicted(info: &Info) -> Finding {
     match info.number("evicted_keys") {
         0 => fine("no key was evicted since it started"),
         count => Finding::new(
@@ -157,7 +161,7 @@ pub(super) fn evicted(info: &Info) -> Finding {
     }
 }
 
-pub(super) async fn persistence(server: &Arc<Server>, info: &Info) -> Finding {
+pub(in crate::backend) async fn persistence(server: &Arc<Server>, info: &Info) -> Finding {
     let forgets = "after a crash it forgets leases whose holders still work, so two may hold one \
                    lock until the first one's deadline (tokens still rise, by the clock): set \
                    appendonly yes";

@@ -11,10 +11,10 @@ use crate::error::Result;
 
 /// The answer to INFO.
 #[derive(Debug, Default)]
-pub(super) struct Info(HashMap<String, String>);
+pub(in crate::backend) struct Info(HashMap<String, String>);
 
 impl Info {
-    pub(super) async fn ask(server: &Arc<Server>) -> Result<Self> {
+    pub(in crate::backend) async fn ask(server: &Arc<Server>) -> Result<Self> {
         let answer = server.ask_in_time(&redis::cmd("INFO")).await?;
         Ok(Self::parse(text(&answer)?))
     }
@@ -24,61 +24,61 @@ impl Info {
         Self(fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
+    pub(in crate::backend) fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    pub(super) fn number(&self, name: &str) -> u64 {
+    pub(in crate::backend) fn number(&self, name: &str) -> u64 {
         self.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 
     /// Its version of the protocol and commands, as Redis counts them.
-    pub(super) fn version(&self) -> (u32, u32, u32) {
+    pub(in crate::backend) fn version(&self) -> (u32, u32, u32) {
         let mut parts = self.get("redis_version").unwrap_or_default().split('.');
         let mut next = || parts.next().and_then(|part| part.parse().ok()).unwrap_or(0);
         (next(), next(), next())
     }
 
     /// What it is, in words.
-    pub(super) fn product(&self) -> String {
+    pub(in crate::backend) fn product(&self) -> String {
         match self.get("valkey_version") {
             Some(version) => format!("Valkey {version}"),
             None => format!("Redis {}", self.get("redis_version").unwrap_or("of unknown version")),
         }
     }
 
-    pub(super) fn is_master(&self) -> bool {
+    pub(in crate::backend) fn is_master(&self) -> bool {
         self.get("role") == Some("master")
     }
 
-    pub(super) fn is_cluster(&self) -> bool {
+    pub(in crate::backend) fn is_cluster(&self) -> bool {
         self.number("cluster_enabled") == 1
     }
 
-    pub(super) fn persists(&self) -> bool {
+    pub(in crate::backend) fn persists(&self) -> bool {
         self.number("aof_enabled") == 1
     }
 
     /// The policy by which it throws keys away when its memory is full, if it does.
-    pub(super) fn eviction(&self) -> Option<&str> {
+    pub(in crate::backend) fn eviction(&self) -> Option<&str> {
         self.get("maxmemory_policy").filter(|policy| *policy != "noeviction")
     }
 
     /// Whether it has a limit at which it would.
-    pub(super) fn is_limited(&self) -> bool {
+    pub(in crate::backend) fn is_limited(&self) -> bool {
         self.number("maxmemory") > 0
     }
 }
 
 /// One setting, where the user in the URL may read it.
-pub(super) async fn setting(server: &Arc<Server>, name: &str) -> Option<String> {
+pub(in crate::backend) async fn setting(server: &Arc<Server>, name: &str) -> Option<String> {
     let mut get = redis::cmd("CONFIG");
     get.arg("GET").arg(name);
     value_of(&server.ask_in_time(&get).await.ok()?)
 }
 
 /// What the answer to `CONFIG GET` of one setting says.
-pub(super) fn value_of(answer: &Value) -> Option<String> {
+pub(in crate::backend) fn value_of(answer: &Value) -> Option<String> {
     let value = match answer {
         Value::Map(pairs) => pairs.first().map(|(_, value)| value),
         Value::Array(pair) => pair.get(1),

@@ -24,7 +24,7 @@ const STEP: usize = 1000;
 const AT_ONCE: usize = 100;
 
 impl RedisStore {
-    pub(super) async fn look(&self, names: Vec<Name>) -> Result<Vec<LockInfo>> {
+    pub(in crate::backend) async fn look(&self, names: Vec<Name>) -> Result<Vec<LockInfo>> {
         let names = self.locate(names, |name| name);
         by_slot(names, self.route.slots_matter(), |some| self.look_in_slot(some)).await
     }
@@ -40,7 +40,7 @@ impl RedisStore {
     }
 
     /// Every lock that is held or waited for, of all servers.
-    pub(super) async fn look_at_all(&self, prefix: &str) -> Result<Vec<LockInfo>> {
+    pub(in crate::backend) async fn look_at_all(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         let names: Vec<_> = self.names(prefix).await?.into_iter().collect();
         let mut infos = Vec::with_capacity(names.len());
         for some in names.chunks(AT_ONCE) {
@@ -83,7 +83,7 @@ impl RedisStore {
 }
 
 /// A literal in a glob.
-pub(super) fn escaped(literal: &str) -> String {
+pub(in crate::backend) fn escaped(literal: &str) -> String {
     let mut pattern = String::with_capacity(literal.len());
     for character in literal.chars() {
         if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {

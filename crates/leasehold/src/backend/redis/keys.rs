@@ -9,20 +9,20 @@ use crate::error::{Error, Result};
 use crate::name::Name;
 
 /// How many slots a cluster has.
-pub(super) const SLOTS: u16 = 16384;
+pub(in crate::backend) const SLOTS: u16 = 16384;
 
 /// The key of a lock, and what its companions begin with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Keys {
+pub(in crate::backend) struct Keys {
     /// The slot that all of them are in.
-    pub(super) slot: u16,
+    pub(in crate::backend) slot: u16,
     /// The lock's own key: a plain string that holds the owner.
-    pub(super) lock: String,
+    pub(in crate::backend) lock: String,
 }
 
 /// The kinds of companions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Companion {
+pub(in crate::backend) enum Companion {
     /// The last token, and who got it.
     Record,
     /// Who waits, in order: a list. (Not the name that a redlock gives to a hash.)
@@ -45,7 +45,7 @@ impl Companion {
 }
 
 impl Keys {
-    pub(super) fn new(prefix: &str, name: &Name) -> Self {
+    pub(in crate::backend) fn new(prefix: &str, name: &Name) -> Self {
         let lock = String::with_capacity(prefix.len() + name.as_str().len());
         let mut keys = Self { slot: 0, lock };
         keys.become_those_of(prefix, name);
@@ -53,7 +53,7 @@ impl Keys {
     }
 
     /// The keys of another lock, in the same room.
-    pub(super) fn become_those_of(&mut self, prefix: &str, name: &Name) {
+    pub(in crate::backend) fn become_those_of(&mut self, prefix: &str, name: &Name) {
         self.lock.clear();
         self.lock.push_str(prefix);
         self.lock.push_str(name.as_str());
@@ -62,7 +62,7 @@ impl Keys {
 
     /// Refuses a lock whose own key would be a companion of another: with an empty prefix, or one
     /// that begins with a brace, a name may spell one.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(in crate::backend) fn check(&self) -> Result<()> {
         match companion_of(&self.lock) {
             None => Ok(()),
             Some((_, other)) => Err(Error::invalid(format!(
@@ -74,7 +74,7 @@ impl Keys {
     }
 
     /// Writes the key that bars an owner, given as digits.
-    pub(super) fn push_bar(&self, key: &mut String, owner: &str) {
+    pub(in crate::backend) fn push_bar(&self, key: &mut String, owner: &str) {
         push_tag(key, self.slot);
         key.push_str("leasehold:bar:");
         key.push_str(owner);
@@ -83,7 +83,7 @@ impl Keys {
     }
 
     /// Writes the key of this companion.
-    pub(super) fn push_companion(&self, key: &mut String, companion: Companion) {
+    pub(in crate::backend) fn push_companion(&self, key: &mut String, companion: Companion) {
         push_tag(key, self.slot);
         key.push_str(companion.infix());
         key.push_str(&self.lock);
@@ -92,7 +92,7 @@ impl Keys {
 
 /// The lock key that this key is, or belongs to as its line. What only remembers an
 /// earlier lease says nothing about the present.
-pub(super) fn lock_key_of(key: &str) -> Option<&str> {
+pub(in crate::backend) fn lock_key_of(key: &str) -> Option<&str> {
     match companion_of(key) {
         None => Some(key),
         Some(("queue" | "line", lock)) => Some(lock),
@@ -115,7 +115,7 @@ fn companion_of(key: &str) -> Option<(&str, &str)> {
 }
 
 /// The slot of a key, as every Redis cluster computes it.
-pub(super) fn slot(key: &[u8]) -> u16 {
+pub(in crate::backend) fn slot(key: &[u8]) -> u16 {
     let open = key.iter().position(|&byte| byte == b'{');
     let tag = open.and_then(|open| {
         let length = key[open + 1..].iter().position(|&byte| byte == b'}')?;
@@ -126,7 +126,7 @@ pub(super) fn slot(key: &[u8]) -> u16 {
 
 /// `{…}`, so that what begins with it is in this slot. Do not change this: clients of all
 /// versions must agree on it.
-pub(super) fn tag(slot: u16) -> String {
+pub(in crate::backend) fn tag(slot: u16) -> String {
     let mut tag = String::with_capacity(64);
     push_tag(&mut tag, slot);
     tag

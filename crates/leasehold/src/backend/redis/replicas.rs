@@ -30,7 +30,7 @@ use crate::error::{Error, ErrorKind, Result};
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
 /// The replicas of one server, asked over a connection that may be kept waiting.
-pub(super) struct Replicas {
+pub(in crate::backend) struct Replicas {
     server: Arc<Server>,
     questions: Mutex<Vec<Question>>,
     asking: tokio::sync::Mutex<()>,
@@ -46,7 +46,7 @@ struct Question {
 type Confirmed = (Value, u32);
 
 impl Replicas {
-    pub(super) fn new(server: Arc<Server>) -> Arc<Self> {
+    pub(in crate::backend) fn new(server: Arc<Server>) -> Arc<Self> {
         Arc::new(Self {
             server,
             questions: Mutex::default(),
@@ -134,7 +134,7 @@ impl RedisStore {
     /// the error says that the outcome is unknown: the caller settles, which finds what is left.
     ///
     /// All claims are in one slot, where slots matter.
-    pub(super) async fn replicate(
+    pub(in crate::backend) async fn replicate(
         &self,
         granted: Vec<(&Located<Claim>, &mut Grant)>,
     ) -> Result<()> {

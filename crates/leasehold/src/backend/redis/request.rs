@@ -6,19 +6,19 @@ use redis::{Cmd, RedisWrite};
 
 /// What a server is asked.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Request {
+pub(in crate::backend) struct Request {
     words: usize,
     bytes: Vec<u8>,
 }
 
 impl Request {
     /// A request with room for this many bytes.
-    pub(super) fn with_capacity(bytes: usize) -> Self {
+    pub(in crate::backend) fn with_capacity(bytes: usize) -> Self {
         Self { words: 0, bytes: Vec::with_capacity(bytes) }
     }
 
     /// A word made of these parts.
-    pub(super) fn word(&mut self, parts: &[&[u8]]) {
+    pub(in crate::backend) fn word(&mut self, parts: &[&[u8]]) {
         self.words += 1;
         let length = parts.iter().map(|part| part.len()).sum();
         push_length(&mut self.bytes, b'$', length);
@@ -29,14 +29,14 @@ impl Request {
     }
 
     /// Appends it to what is sent.
-    pub(super) fn write(&self, bytes: &mut Vec<u8>) {
+    pub(in crate::backend) fn write(&self, bytes: &mut Vec<u8>) {
         bytes.reserve(24 + self.bytes.len());
         push_length(bytes, b'*', self.words);
         bytes.extend_from_slice(&self.bytes);
     }
 
     /// The same for the driver.
-    pub(super) fn command(&self) -> Cmd {
+    pub(in crate::backend) fn command(&self) -> Cmd {
         let mut command = Cmd::with_capacity(self.words, self.bytes.len());
         let mut rest = &self.bytes[..];
         while let Some(end) = rest.iter().position(|&byte| byte == b'\r') {

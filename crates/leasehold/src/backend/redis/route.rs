@@ -17,7 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The way to the servers.
 #[derive(Debug)]
-pub(super) enum Route {
+pub(in crate::backend) enum Route {
     /// One server has everything; its messages come on this channel.
     One { server: Arc<Server>, replicas: Arc<Replicas>, channel: String },
     /// So does the one that sentinels name.
@@ -28,7 +28,7 @@ pub(super) enum Route {
 
 impl Route {
     /// Finds the servers.
-    pub(super) async fn open(
+    pub(in crate::backend) async fn open(
         settings: &Settings,
         connector: Connector,
         channel: String,
@@ -56,7 +56,7 @@ impl Route {
     }
 
     /// Whether a server is what the URL says.
-    pub(super) fn check(&self, server: &Server, info: &Info) -> Result<()> {
+    pub(in crate::backend) fn check(&self, server: &Server, info: &Info) -> Result<()> {
         let refuse = |message| Err(Error::new(ErrorKind::Refused, message));
         match self {
             Self::Cluster(_) if !info.is_cluster() => refuse(format!(
@@ -76,7 +76,7 @@ impl Route {
     }
 
     /// What is to be said about the way itself.
-    pub(super) async fn examine(&self) -> Result<Vec<Finding>> {
+    pub(in crate::backend) async fn examine(&self) -> Result<Vec<Finding>> {
         match self {
             Self::One { .. } => Ok(Vec::new()),
             Self::Sentinel(sentinel) => sentinel.examine().await,
@@ -85,7 +85,7 @@ impl Route {
     }
 
     /// The replicas of the server that has this slot.
-    pub(super) async fn replicas(&self, slot: u16) -> Result<Arc<Replicas>> {
+    pub(in crate::backend) async fn replicas(&self, slot: u16) -> Result<Arc<Replicas>> {
         match self {
             Self::One { replicas, .. } => Ok(replicas.clone()),
             Self::Sentinel(sentinel) => sentinel.replicas().await,
@@ -94,12 +94,12 @@ impl Route {
     }
 
     /// Whether only the keys of one slot may travel together.
-    pub(super) fn slots_matter(&self) -> bool {
+    pub(in crate::backend) fn slots_matter(&self) -> bool {
         matches!(self, Self::Cluster(_))
     }
 
     /// Calls a script where its keys are.
-    pub(super) async fn call(&self, call: &Call) -> Result<Value> {
+    pub(in crate::backend) async fn call(&self, call: &Call) -> Result<Value> {
         match self {
             Self::One { server, .. } => Ok(server.call(call).await?),
             // Boxed: with one server, each request's future would be as large as these.
@@ -109,7 +109,7 @@ impl Route {
     }
 
     /// The channel on which grants of locks in this slot are told, as scripts want it.
-    pub(super) fn channel(&self, slot: u16) -> String {
+    pub(in crate::backend) fn channel(&self, slot: u16) -> String {
         match self {
             Self::One { channel, .. } => format!("P:{channel}"),
             Self::Sentinel(sentinel) => format!("P:{}", sentinel.channel()),
@@ -118,7 +118,7 @@ impl Route {
     }
 
     /// Whether messages about locks in this slot are heard already.
-    pub(super) fn listens(&self, slot: u16) -> bool {
+    pub(in crate::backend) fn listens(&self, slot: u16) -> bool {
         match self {
             Self::One { .. } | Self::Sentinel(_) => true,
             Self::Cluster(cluster) => cluster.listens(slot),
@@ -126,7 +126,7 @@ impl Route {
     }
 
     /// From now on they are heard.
-    pub(super) async fn listen(&self, slot: u16) -> Result<()> {
+    pub(in crate::backend) async fn listen(&self, slot: u16) -> Result<()> {
         match self {
             Self::One { .. } | Self::Sentinel(_) => Ok(()),
             Self::Cluster(cluster) => cluster.listen(slot).await,
@@ -134,7 +134,7 @@ impl Route {
     }
 
     /// All servers that have locks.
-    pub(super) async fn masters(&self) -> Result<Vec<Arc<Server>>> {
+    pub(in crate::backend) async fn masters(&self) -> Result<Vec<Arc<Server>>> {
         match self {
             Self::One { server, .. } => Ok(vec![server.clone()]),
             Self::Sentinel(sentinel) => Ok(vec![sentinel.master().await?]),

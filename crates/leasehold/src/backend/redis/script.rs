@@ -13,7 +13,7 @@ macro_rules! scripts {
     ($($(#[$doc:meta])* $name:ident = $($part:literal)+;)*) => {
         $(
             $(#[$doc])*
-            pub(super) static $name: LazyLock<Script> =
+            pub(in crate::backend) static $name: LazyLock<Script> =
                 LazyLock::new(|| Script::new(concat!($(include_str!($part)),+)));
         )*
 
@@ -28,7 +28,7 @@ macro_rules! scripts {
         }
     };
 }
-pub(super) use scripts;
+pub(in crate::backend) use scripts;
 
 scripts! {
     /// Takes locks, or places in their lines.
@@ -53,29 +53,29 @@ scripts! {
 
 /// A script and the name under which servers keep it.
 #[derive(Debug)]
-pub(super) struct Script {
-    pub(super) text: &'static str,
+pub(in crate::backend) struct Script {
+    pub(in crate::backend) text: &'static str,
     hash: String,
 }
 
 impl Script {
-    pub(super) fn new(text: &'static str) -> Self {
+    pub(in crate::backend) fn new(text: &'static str) -> Self {
         Self { text, hash: redis::Script::new(text).get_hash().to_owned() }
     }
 }
 
 /// One call of a script: all its keys are in one slot, where slots matter.
-pub(super) struct Call {
-    pub(super) script: &'static Script,
-    pub(super) slot: u16,
-    pub(super) request: Request,
+pub(in crate::backend) struct Call {
+    pub(in crate::backend) script: &'static Script,
+    pub(in crate::backend) slot: u16,
+    pub(in crate::backend) request: Request,
     /// The key that is just written: one allocation for all of them.
     key: String,
 }
 
 impl Call {
     /// A call with this many keys, which come next, and then the arguments.
-    pub(super) fn new(script: &'static Script, slot: u16, keys: usize) -> Self {
+    pub(in crate::backend) fn new(script: &'static Script, slot: u16, keys: usize) -> Self {
         let mut request = Request::with_capacity(128 + 128 * keys);
         request.word(&[b"EVALSHA"]);
         request.word(&[script.hash.as_bytes()]);
@@ -84,7 +84,7 @@ impl Call {
     }
 
     /// The keys of a lock: its own, and these companions.
-    pub(super) fn keys(&mut self, keys: &Keys, companions: &[Companion]) {
+    pub(in crate::backend) fn keys(&mut self, keys: &Keys, companions: &[Companion]) {
         self.request.word(&[keys.lock.as_bytes()]);
         for companion in companions {
             self.companion(keys, *companion);
@@ -92,14 +92,14 @@ impl Call {
     }
 
     /// One companion of a lock.
-    pub(super) fn companion(&mut self, keys: &Keys, companion: Companion) {
+    pub(in crate::backend) fn companion(&mut self, keys: &Keys, companion: Companion) {
         self.key.clear();
         keys.push_companion(&mut self.key, companion);
         self.request.word(&[self.key.as_bytes()]);
     }
 
     /// The key that bars an owner of a lock.
-    pub(super) fn bar(&mut self, keys: &Keys, owner: Owner) {
+    pub(in crate::backend) fn bar(&mut self, keys: &Keys, owner: Owner) {
         self.key.clear();
         let digits = digits(owner);
         keys.push_bar(&mut self.key, std::str::from_utf8(&digits).unwrap_or_default());
@@ -107,21 +107,21 @@ impl Call {
     }
 
     /// An owner, as 32 digits.
-    pub(super) fn owner(&mut self, owner: Owner) -> &mut Self {
+    pub(in crate::backend) fn owner(&mut self, owner: Owner) -> &mut Self {
         self.request.word(&[&digits(owner)]);
         self
     }
 
     /// This call behind what tells the server its script: nobody has it forget that between
     /// the two.
-    pub(super) fn with_script(&self) -> Pipeline {
+    pub(in crate::backend) fn with_script(&self) -> Pipeline {
         let mut commands = redis::pipe();
         commands.cmd("SCRIPT").arg("LOAD").arg(self.script.text).ignore();
         commands.add_command(self.request.command());
         commands
     }
 
-    pub(super) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
+    pub(in crate::backend) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
         argument.write_redis_args(&mut self.request);
         self
     }

@@ -33,13 +33,13 @@ const FAILS_FAST_FOR: Duration = Duration::from_millis(100);
 const PIPELINE: usize = 1024;
 
 /// Of a server that syncs every write before it answers, in markers.
-pub(super) const KEEPS: &str = "+";
+pub(in crate::backend) const KEEPS: &str = "+";
 /// Of one that does not.
 const FORGETS: &str = "-";
 
 /// One server.
-pub(super) struct Server {
-    pub(super) host: Host,
+pub(in crate::backend) struct Server {
+    pub(in crate::backend) host: Host,
     client: Client,
     timeout: Duration,
     clock: Clock,
@@ -53,7 +53,7 @@ pub(super) struct Server {
 
 /// What a server is needed for.
 #[derive(Debug, Clone)]
-pub(super) enum Role {
+pub(in crate::backend) enum Role {
     /// Requests, and the messages of this channel.
     Everything { channel: String },
     /// The same, but only if it says itself that it is a master.
@@ -69,7 +69,7 @@ pub(super) enum Role {
 
 impl Role {
     /// Where the URL has its user and password.
-    pub(super) fn login(&self) -> Login {
+    pub(in crate::backend) fn login(&self) -> Login {
         match self {
             Self::Sentinel => Login::Sentinel,
             Self::Everything { .. } | Self::Master { .. } | Self::Voter { .. } | Self::Requests => {
@@ -88,11 +88,11 @@ struct State {
 
 /// A connection that worked when it was last heard of.
 #[derive(Clone)]
-pub(super) struct Live {
-    pub(super) connection: Connection,
+pub(in crate::backend) struct Live {
+    pub(in crate::backend) connection: Connection,
     health: Arc<Health>,
     /// Of a voter: whether it [`KEEPS`] every write.
-    pub(super) keeps: &'static str,
+    pub(in crate::backend) keeps: &'static str,
 }
 
 #[derive(Default)]
@@ -102,12 +102,12 @@ struct Health {
 }
 
 impl Live {
-    pub(super) fn ended(&self) -> bool {
+    pub(in crate::backend) fn ended(&self) -> bool {
         self.health.ended.load(Ordering::Acquire)
     }
 
     /// Whether this is the same connection.
-    pub(super) fn is(&self, other: &Self) -> bool {
+    pub(in crate::backend) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.health, &other.health)
     }
 }
@@ -119,7 +119,7 @@ impl fmt::Debug for Live {
 }
 
 impl Server {
-    pub(super) fn new(
+    pub(in crate::backend) fn new(
         host: Host,
         client: Client,
         timeout: Duration,
@@ -146,12 +146,12 @@ impl Server {
     /// While this stays the same, requests arrive in the order in which they are sent. It
     /// changes before a request may overtake an earlier one: with every new connection, and
     /// when a script is sent again because the server did not know it.
-    pub(super) fn reorderings(&self) -> u64 {
+    pub(in crate::backend) fn reorderings(&self) -> u64 {
         self.reorderings.load(Ordering::Acquire)
     }
 
     /// Calls a script, which the server may have to be told first.
-    pub(super) async fn call(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
+    pub(in crate::backend) async fn call(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
         match self.request(&call.request).await {
             Err(failure) if failure.code() == Some("NOSCRIPT") => {
                 self.reorderings.fetch_add(1, Ordering::AcqRel);
@@ -163,7 +163,10 @@ impl Server {
     }
 
     /// The same at a node that is just getting the slot.
-    pub(super) async fn call_asking(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
+    pub(in crate::backend) async fn call_asking(
+        self: &Arc<Self>,
+        call: &Call,
+    ) -> Result<Value, Failure> {
         let asking = |mut commands: redis::Pipeline| {
             commands.cmd("ASKING").ignore().add_command(call.request.command());
             commands
@@ -184,7 +187,7 @@ impl Server {
     }
 
     /// Asks the server, once.
-    pub(super) async fn ask(self: &Arc<Self>, command: &Cmd) -> Result<Value, Failure> {
+    pub(in crate::backend) async fn ask(self: &Arc<Self>, command: &Cmd) -> Result<Value, Failure> {
         let live = self.live().await.map_err(Failure::NotSent)?;
         let mut asked = Asked { server: self, live, answered: false };
         let answer = asked.live.connection.ask(command).await;
@@ -193,7 +196,7 @@ impl Server {
     }
 
     /// The same for several commands, in one go and in this order.
-    pub(super) async fn ask_all(
+    pub(in crate::backend) async fn ask_all(
         self: &Arc<Self>,
         commands: &redis::Pipeline,
     ) -> Result<Vec<Value>, Failure> {
@@ -202,7 +205,7 @@ impl Server {
     }
 
     /// The same on this connection.
-    pub(super) async fn ask_all_on(
+    pub(in crate::backend) async fn ask_all_on(
         self: &Arc<Self>,
         live: Live,
         commands: &redis::Pipeline,
@@ -214,7 +217,10 @@ impl Server {
     }
 
     /// For questions that nobody else times.
-    pub(super) async fn ask_in_time(self: &Arc<Self>, command: &Cmd) -> Result<Value, Failure> {
+    pub(in crate::backend) async fn ask_in_time(
+        self: &Arc<Self>,
+        command: &Cmd,
+    ) -> Result<Value, Failure> {
         timeout(self.timeout, self.ask(command)).await.unwrap_or_else(|_| Err(Failure::silent()))
     }
 
@@ -228,7 +234,7 @@ impl Server {
     }
 
     /// Forgets this connection: the next request makes another.
-    pub(super) fn give_up(&self, live: &Live) {
+    pub(in crate::backend) fn give_up(&self, live: &Live) {
         live.health.ended.store(true, Ordering::Release);
         let mut state = self.state.lock();
         if state.live.as_ref().is_some_and(Live::ended) {
@@ -237,7 +243,7 @@ impl Server {
     }
 
     /// The present connection, if there is one: the one that is just ending as well.
-    pub(super) fn disconnect(&self) {
+    pub(in crate::backend) fn disconnect(&self) {
         let live = self.state.lock().live.take();
         if let Some(live) = live {
             live.health.ended.store(true, Ordering::Release);
@@ -249,7 +255,7 @@ impl Server {
     }
 
     /// A connection that works.
-    pub(super) async fn live(&self) -> Result<Live> {
+    pub(in crate::backend) async fn live(&self) -> Result<Live> {
         match self.present() {
             Some(live) => Ok(live),
             // What is rare must not make the future larger that each request moves.
@@ -407,7 +413,7 @@ async fn keeps_every_write(connection: &mut Connection) -> bool {
 
 /// Tells the server a script. What calls it goes right behind: nobody has it forget that
 /// between the two.
-pub(super) fn loading(call: &Call) -> redis::Pipeline {
+pub(in crate::backend) fn loading(call: &Call) -> redis::Pipeline {
     let mut commands = redis::pipe();
     commands.cmd("SCRIPT").arg("LOAD").arg(call.script.text).ignore();
     commands

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-use crate::backend::userinfo;
+use crate::backend::kit::userinfo;
 use crate::error::{Error, Operation, Result};
 
 const DEFAULT_PORT: u16 = 6379;
@@ -16,26 +16,26 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How to reach a Redis store, and how to use it.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Settings {
-    pub(super) deployment: Deployment,
-    pub(super) hosts: Vec<Host>,
-    pub(super) tls: Option<Tls>,
-    pub(super) credentials: Credentials,
-    pub(super) sentinel_credentials: Credentials,
-    pub(super) database: i64,
-    pub(super) prefix: String,
+pub(in crate::backend) struct Settings {
+    pub(in crate::backend) deployment: Deployment,
+    pub(in crate::backend) hosts: Vec<Host>,
+    pub(in crate::backend) tls: Option<Tls>,
+    pub(in crate::backend) credentials: Credentials,
+    pub(in crate::backend) sentinel_credentials: Credentials,
+    pub(in crate::backend) database: i64,
+    pub(in crate::backend) prefix: String,
     /// How long to wait for a connection, or for an answer that nobody else times.
-    pub(super) timeout: Duration,
+    pub(in crate::backend) timeout: Duration,
     /// How many replicas must have a lease before it counts.
-    pub(super) wait_replicas: u32,
-    pub(super) allow_unsafe: bool,
+    pub(in crate::backend) wait_replicas: u32,
+    pub(in crate::backend) allow_unsafe: bool,
     /// What a redlock's list of nodes is called, where clients reach them by other addresses.
-    pub(super) list: Option<String>,
+    pub(in crate::backend) list: Option<String>,
 }
 
 /// How the servers belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Deployment {
+pub(in crate::backend) enum Deployment {
     /// One server.
     Single,
     /// Sentinels that know the present master of this name.
@@ -48,25 +48,25 @@ pub(super) enum Deployment {
 
 /// One address.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Host {
-    pub(super) name: String,
-    pub(super) port: u16,
+pub(in crate::backend) struct Host {
+    pub(in crate::backend) name: String,
+    pub(in crate::backend) port: u16,
 }
 
 /// Whom to trust, and who we are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Tls {
+pub(in crate::backend) struct Tls {
     /// A file of certificates, in place of the system's.
-    pub(super) ca: Option<PathBuf>,
+    pub(in crate::backend) ca: Option<PathBuf>,
     /// A certificate of our own, and its key.
-    pub(super) identity: Option<(PathBuf, PathBuf)>,
+    pub(in crate::backend) identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// A user and a password.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub(super) struct Credentials {
-    pub(super) user: Option<String>,
-    pub(super) password: Option<String>,
+pub(in crate::backend) struct Credentials {
+    pub(in crate::backend) user: Option<String>,
+    pub(in crate::backend) password: Option<String>,
 }
 
 impl fmt::Display for Host {
@@ -99,7 +99,7 @@ impl fmt::Debug for Settings {
 
 impl Settings {
     /// Reads a URL. No message repeats more of it than the option that is wrong.
-    pub(super) fn parse(url: &str) -> Result<Self> {
+    pub(in crate::backend) fn parse(url: &str) -> Result<Self> {
         let store = if url.starts_with("redlock") { "redlock" } else { "redis" };
         Self::read(url).map_err(|error| error.on_store(store).during(Operation::Connect, None))
     }
@@ -330,7 +330,7 @@ mod properties {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backend::userinfo::properties::{SECRET, TEXT, with_password};
+    use crate::backend::kit::userinfo::properties::{SECRET, TEXT, with_password};
 
     const SCHEMES: &[&str] =
         &["redis", "rediss", "redis+sentinel", "rediss+cluster", "redlock", "redlocks"];

@@ -33,7 +33,7 @@ const NOTHING_KNOWN: &str = "0 0";
 
 /// All waiters of a client.
 #[derive(Debug)]
-pub(super) struct Waiters {
+pub(in crate::backend) struct Waiters {
     clock: Clock,
     table: Mutex<HashMap<Owner, Arc<Waiter>>>,
     /// Never used twice and never zero, so that a grant cannot name the wrong one.
@@ -49,8 +49,8 @@ pub(super) struct Waiters {
 
 /// A claim in line.
 #[derive(Debug)]
-pub(super) struct Waiter {
-    pub(super) claim: Claim,
+pub(in crate::backend) struct Waiter {
+    pub(in crate::backend) claim: Claim,
     bell: Notify,
     standing: Mutex<Standing>,
 }
@@ -74,7 +74,7 @@ struct Standing {
 /// Claims that are just being sent. Those that get no place are forgotten; without an answer
 /// only those that had none before.
 #[derive(Debug)]
-pub(super) struct Registered<'a> {
+pub(in crate::backend) struct Registered<'a> {
     waiters: &'a Waiters,
     owners: Vec<(Owner, Known)>,
     answered: bool,
@@ -88,7 +88,7 @@ enum Known {
 }
 
 impl Waiters {
-    pub(super) fn new(clock: Clock) -> Arc<Self> {
+    pub(in crate::backend) fn new(clock: Clock) -> Arc<Self> {
         let (hints, hinted) = mpsc::channel(HINTS);
         Arc::new(Self {
             clock,
@@ -101,12 +101,12 @@ impl Waiters {
         })
     }
 
-    pub(super) fn next_number(&self) -> u64 {
+    pub(in crate::backend) fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     /// From now on a grant to these claims, which are sent now under this number, is heard.
-    pub(super) fn register<'a>(
+    pub(in crate::backend) fn register<'a>(
         &self,
         claims: impl Iterator<Item = &'a Claim>,
         number: u64,
@@ -129,20 +129,20 @@ impl Waiters {
 
     /// What the store said last to this owner, as scripts want it: nothing if it never was in
     /// line.
-    pub(super) fn said(&self, owner: Owner) -> String {
+    pub(in crate::backend) fn said(&self, owner: Owner) -> String {
         self.get(owner).map_or_else(String::new, |waiter| waiter.said())
     }
 
-    pub(super) fn get(&self, owner: Owner) -> Option<Arc<Waiter>> {
+    pub(in crate::backend) fn get(&self, owner: Owner) -> Option<Arc<Waiter>> {
         self.table.lock().get(&owner).cloned()
     }
 
-    pub(super) fn forget(&self, owner: Owner) {
+    pub(in crate::backend) fn forget(&self, owner: Owner) {
         self.table.lock().remove(&owner);
     }
 
     /// A message of the store.
-    pub(super) fn heard(&self, message: &[u8]) {
+    pub(in crate::backend) fn heard(&self, message: &[u8]) {
         let Some(message) = std::str::from_utf8(message).ok().and_then(Message::parse) else {
             tracing::debug!("a message that no script of ours sends");
             return;
@@ -165,7 +165,7 @@ impl Waiters {
     }
 
     /// A connection ended: what was pushed meanwhile is lost, so everybody asks.
-    pub(super) fn disconnected(&self) {
+    pub(in crate::backend) fn disconnected(&self) {
         let now = self.clock.now();
         for waiter in self.table.lock().values() {
             waiter.standing.lock().beat_at = now;
@@ -174,23 +174,23 @@ impl Waiters {
     }
 
     /// There is a connection again, perhaps to a server that remembers less.
-    pub(super) fn reconnected(&self) {
+    pub(in crate::backend) fn reconnected(&self) {
         self.hint(Hint::All);
         self.disconnected();
     }
 
-    pub(super) fn hint(&self, hint: Hint) {
+    pub(in crate::backend) fn hint(&self, hint: Hint) {
         // Nobody may listen, or too many are on their way: renewals tell as well.
         let _ = self.hints.try_send(hint);
     }
 
-    pub(super) async fn next_hint(&self) -> Hint {
+    pub(in crate::backend) async fn next_hint(&self) -> Hint {
         // The sender lives as long as this.
         self.hinted.lock().await.recv().await.unwrap_or(Hint::All)
     }
 
     /// Waits until a heartbeat may be due: at this moment, or when somebody rings.
-    pub(super) async fn until_due(&self, next: Moment) {
+    pub(in crate::backend) async fn until_due(&self, next: Moment) {
         // Who rang before this line is heard below, who comes after it compares.
         self.looks_at.store(next.as_nanos(), Ordering::SeqCst);
         tokio::select! {
@@ -201,7 +201,7 @@ impl Waiters {
 
     /// Whose heartbeat is due, and when the next one is. Those who are due have it
     /// [`beaten`](Waiter::beaten) before they are due again.
-    pub(super) fn due(&self, now: Moment) -> (Vec<Arc<Waiter>>, Moment) {
+    pub(in crate::backend) fn due(&self, now: Moment) -> (Vec<Arc<Waiter>>, Moment) {
         // Until the look is over everybody rings.
         self.looks_at.store(Moment::NEVER.as_nanos(), Ordering::SeqCst);
         let mut due = Vec::new();
@@ -232,12 +232,12 @@ impl Waiters {
 
 impl Registered<'_> {
     /// There is an answer to all of them.
-    pub(super) fn answered(&mut self) {
+    pub(in crate::backend) fn answered(&mut self) {
         self.answered = true;
     }
 
     /// This claim has its place.
-    pub(super) fn keep(&mut self, owner: Owner) {
+    pub(in crate::backend) fn keep(&mut self, owner: Owner) {
         self.owners.retain(|(registered, _)| *registered != owner);
     }
 }
@@ -277,7 +277,7 @@ impl Waiter {
     }
 
     /// A claim or heartbeat leaves now, under this number.
-    pub(super) fn sending(&self, number: u64, at: Moment) {
+    pub(in crate::backend) fn sending(&self, number: u64, at: Moment) {
         let mut standing = self.standing.lock();
         standing.sent.push_back((number, at));
         if standing.sent.len() > NUMBERS {
@@ -288,7 +288,13 @@ impl Waiter {
 
     /// The store has seen this number, at that time of its own clock: no grant names an earlier
     /// one. The lock may be free by itself after `left`, which the first in line looks after.
-    pub(super) fn seen(&self, seen: &str, number: u64, now: Moment, left: Option<Duration>) {
+    pub(in crate::backend) fn seen(
+        &self,
+        seen: &str,
+        number: u64,
+        now: Moment,
+        left: Option<Duration>,
+    ) {
         let mut standing = self.standing.lock();
         standing.said = format!("{seen} {number}");
         // What it was told before, it is not any more: it is in line (again).
@@ -303,17 +309,17 @@ impl Waiter {
     }
 
     /// What the store said last, as scripts want it.
-    pub(super) fn said(&self) -> String {
+    pub(in crate::backend) fn said(&self) -> String {
         self.standing.lock().said.clone()
     }
 
     /// Its next heartbeat is due at once.
-    pub(super) fn beat_now(&self, now: Moment) {
+    pub(in crate::backend) fn beat_now(&self, now: Moment) {
         self.standing.lock().beat_at = now;
     }
 
     /// Its heartbeat is over, with or without an answer.
-    pub(super) fn beaten(&self) {
+    pub(in crate::backend) fn beaten(&self) {
         self.standing.lock().beating = false;
     }
 
@@ -329,13 +335,13 @@ impl Waiter {
     }
 
     /// An answer: it has the lock, as of the request with this number.
-    pub(super) fn granted(&self, grant: Grant, number: u64) {
+    pub(in crate::backend) fn granted(&self, grant: Grant, number: u64) {
         self.standing.lock().grant(grant, number);
         self.bell.notify_one();
     }
 
     /// Whoever waits on it should ask the store.
-    pub(super) fn ask_again(&self) {
+    pub(in crate::backend) fn ask_again(&self) {
         let mut standing = self.standing.lock();
         // A grant is not forgotten for a rumour.
         standing.turn.get_or_insert(Turn::TryAgain);
@@ -348,7 +354,7 @@ impl Waiter {
     /// # Cancel safety
     ///
     /// Nothing is lost: a turn that came meanwhile stays for the next who waits.
-    pub(super) async fn turn(&self, waiters: &Waiters) -> Turn {
+    pub(in crate::backend) async fn turn(&self, waiters: &Waiters) -> Turn {
         let _attending = Attending::new(self, waiters);
         loop {
             if let Some(turn) = self.standing.lock().turn.take() {

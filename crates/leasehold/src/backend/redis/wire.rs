@@ -36,7 +36,7 @@ const KEPT: usize = 64 * 1024;
 
 /// What is heard on a connection, beside answers.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Heard<'a> {
+pub(in crate::backend) enum Heard<'a> {
     /// A message of a channel.
     Message(&'a [u8]),
     /// It is over, and nobody here ended it.
@@ -47,7 +47,7 @@ type Ears = Box<dyn Fn(Heard<'_>) + Send + Sync>;
 
 /// A connection. It ends with its last clone.
 #[derive(Clone)]
-pub(super) struct Wire(Arc<Handle>);
+pub(in crate::backend) struct Wire(Arc<Handle>);
 
 struct Handle {
     shared: Arc<Shared>,
@@ -78,7 +78,7 @@ struct State {
 
 impl Wire {
     /// Connects, and signs in.
-    pub(super) async fn open(
+    pub(in crate::backend) async fn open(
         (host, port): (&str, u16),
         settings: &RedisConnectionInfo,
         ears: Ears,
@@ -128,17 +128,17 @@ impl Wire {
     }
 
     /// Asks once. Dropped, it is still asked, and the answer is for nobody.
-    pub(super) async fn request(&self, request: &Request) -> RedisResult<Value> {
+    pub(in crate::backend) async fn request(&self, request: &Request) -> RedisResult<Value> {
         answered(self.0.shared.send_one(|bytes| request.write(bytes))?).await
     }
 
     /// The same in the driver's words.
-    pub(super) async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
+    pub(in crate::backend) async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
         answered(self.send(command)?).await
     }
 
     /// Asks in this order, with nothing between.
-    pub(super) async fn ask_all(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+    pub(in crate::backend) async fn ask_all(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
         let mut answers = Vec::with_capacity(commands.len());
         let asked = self.0.shared.send(commands.len(), |bytes| {
             commands.cmd_iter().for_each(|command| command.write_packed_command(bytes));

@@ -3,7 +3,7 @@
 use tokio::sync::Notify;
 
 use super::table::Table;
-use crate::backend::hints::Hints;
+use crate::backend::kit::hints::Hints;
 use crate::clock::Clock;
 
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 
 use super::layout::Layout;
-use crate::backend::userinfo;
+use crate::backend::kit::userinfo;
 use crate::error::{Error, ErrorKind, Result};
 use crate::terms::DEFAULT_TTL;
 
@@ -310,7 +310,7 @@ mod properties {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backend::userinfo::properties::{SECRET, TEXT, with_password};
+    use crate::backend::kit::userinfo::properties::{SECRET, TEXT, with_password};
 
     proptest! {
         #[test]

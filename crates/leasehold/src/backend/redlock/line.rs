@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::super::claim::millis;
-use super::super::keys::Companion::Line;
-use super::super::script::Call;
+use super::super::redis::claim::millis;
+use super::super::redis::keys::Companion::Line;
+use super::super::redis::script::Call;
 use super::RedlockStore;
 use super::bids::{SHORTEST_BAR, Waiting};
 use super::claim::limit;

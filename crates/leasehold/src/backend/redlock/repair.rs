@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::url::Settings;
+use super::super::redis::url::Settings;
 use super::RedlockStore;
 use super::mend::Next;
 use super::standing::Standing;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::examine::{evicted, eviction, fine, persistence, role, version};
-use super::super::info::Info;
+use super::super::redis::examine::{evicted, eviction, fine, persistence, role, version};
+use super::super::redis::info::Info;
 use super::RedlockStore;
 use super::standing::Standing;
 use super::survey::{Step, Survey};

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::task::unconstrained;
 use tokio::time::Instant;
 
-use super::super::error::Failure;
+use super::super::redis::error::Failure;
 use super::node::{Node, Said};
 use super::poll::Votes;
 

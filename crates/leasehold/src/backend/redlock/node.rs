@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use redis::Value;
 
-use super::super::answer::text;
-use super::super::connector::Connector;
-use super::super::error::Failure;
-use super::super::script::Call;
-use super::super::server::{Role, Server};
-use super::super::url::{Host, Settings};
-use super::super::waiters::Waiters;
+use super::super::redis::answer::text;
+use super::super::redis::connector::Connector;
+use super::super::redis::error::Failure;
+use super::super::redis::script::Call;
+use super::super::redis::server::{Role, Server};
+use super::super::redis::url::{Host, Settings};
+use super::super::redis::waiters::Waiters;
 use super::asking::Unanswered;
 use super::script::STANDING;
 use super::standing::Standing;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use redis::Value;
 use tokio::runtime::Handle;
 
-use super::super::keys::Companion::Line;
-use super::super::keys::Keys;
-use super::super::script::Call;
+use super::super::redis::keys::Companion::Line;
+use super::super::redis::keys::Keys;
+use super::super::redis::script::Call;
 use super::RedlockStore;
 use super::claim::{Candidate, limit};
 use super::node::Said;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::super::script::Call;
+use super::super::redis::script::Call;
 use super::RedlockStore;
 use super::node::{Given, Node, Said};
 use super::poll::Poll;

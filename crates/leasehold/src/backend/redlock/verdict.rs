@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::super::error::Failure;
+use super::super::redis::error::Failure;
 use super::standing::Standing;
 use crate::error::{Error, ErrorKind};
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::super::script::Call;
+use super::super::redis::script::Call;
 use super::asking::Asking;
 use super::node::{Node, Said};
 

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 
 /// Refuses an `@` behind the hosts, given what follows the `//`. A password with a bare `/`, `?`
 /// or `#` in it would be taken for a host, a path or an option, and be repeated as such.
-pub(super) fn check_encoded(rest: &str) -> Result<()> {
+pub(in crate::backend) fn check_encoded(rest: &str) -> Result<()> {
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     if rest[end..].contains('@') {
         let message = "the URL has an @ behind its first /, ? or #. Special characters in the user \
@@ -34,7 +34,7 @@ mod tests {
 
 /// What the property tests of the parsers have in common.
 #[cfg(test)]
-pub(super) mod properties {
+pub(in crate::backend) mod properties {
     use proptest::prelude::*;
 
     /// A part of each password, and of nothing else.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use redis::Value;
 
-use super::super::answer::{bytes, items, left, micros, number, text};
-use super::super::error::unexpected;
-use super::super::inspect::escaped;
-use super::super::keys::Companion::{Forced as ForcedKey, Line, Record};
-use super::super::keys::lock_key_of;
-use super::super::script::Call;
+use super::super::redis::answer::{bytes, items, left, micros, number, text};
+use super::super::redis::error::unexpected;
+use super::super::redis::inspect::escaped;
+use super::super::redis::keys::Companion::{Forced as ForcedKey, Line, Record};
+use super::super::redis::keys::lock_key_of;
+use super::super::redis::script::Call;
 use super::RedlockStore;
 use super::node::Node;
 use super::script::INSPECT;

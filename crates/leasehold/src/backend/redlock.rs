@@ -13,11 +13,11 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 
-use super::examine::refuse_unsafe;
-use super::info::Info;
-use super::keys::Keys;
-use super::server::KEEPS;
-use super::url::Settings;
+use super::redis::examine::refuse_unsafe;
+use super::redis::info::Info;
+use super::redis::keys::Keys;
+use super::redis::server::KEEPS;
+use super::redis::url::Settings;
 use crate::backend::{
     Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Release, Renewal, Reply, Turn,
     Verdict,

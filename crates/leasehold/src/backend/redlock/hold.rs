@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::super::answer::text;
-use super::super::claim::millis;
-use super::super::keys::Companion::{Forced as ForcedKey, Line, Record};
-use super::super::script::Call;
+use super::super::redis::answer::text;
+use super::super::redis::claim::millis;
+use super::super::redis::keys::Companion::{Forced as ForcedKey, Line, Record};
+use super::super::redis::script::Call;
 use super::RedlockStore;
 use super::claim::patience;
 use super::quorum::Answers;

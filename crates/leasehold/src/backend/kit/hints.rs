@@ -2,13 +2,13 @@
 
 use tokio::sync::broadcast;
 
-use super::Hint;
+use crate::backend::Hint;
 
 /// How many hints may be on their way; a client that missed some asks about all its leases.
 const BACKLOG: usize = 64;
 
 #[derive(Debug)]
-pub(super) struct Hints(broadcast::Sender<Hint>);
+pub(in crate::backend) struct Hints(broadcast::Sender<Hint>);
 
 impl Default for Hints {
     fn default() -> Self {
@@ -18,12 +18,12 @@ impl Default for Hints {
 
 #[cfg(not(all(test, shuttle)))]
 impl Hints {
-    pub(super) fn announce(&self, hint: Hint) {
+    pub(in crate::backend) fn announce(&self, hint: Hint) {
         // Fails when nobody listens, and then nobody has leases.
         let _ = self.0.send(hint);
     }
 
-    pub(super) async fn next(&self) -> Hint {
+    pub(in crate::backend) async fn next(&self) -> Hint {
         // A hint between two calls is missed; the next renewal then tells instead.
         self.0.subscribe().recv().await.unwrap_or(Hint::All)
     }
@@ -32,9 +32,9 @@ impl Hints {
 /// shuttle has no such channel. A hint may be lost, so all of them are.
 #[cfg(all(test, shuttle))]
 impl Hints {
-    pub(super) fn announce(&self, _: Hint) {}
+    pub(in crate::backend) fn announce(&self, _: Hint) {}
 
-    pub(super) async fn next(&self) -> Hint {
+    pub(in crate::backend) async fn next(&self) -> Hint {
         std::future::pending().await
     }
 }
