@@ -6,6 +6,6 @@ pub(super) mod hints;
 pub(super) mod time;
 pub(super) mod tombstone;
 #[cfg(feature = "remote")]
-pub(super) mod userinfo;
+pub(super) mod url;
 #[cfg(any(feature = "sqlite", feature = "remote"))]
 pub(super) mod verbs;

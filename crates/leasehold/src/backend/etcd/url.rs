@@ -3,9 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use percent_encoding::percent_decode_str;
-
-use crate::backend::kit::userinfo;
+use crate::backend::kit::url::{Host, Login, Parts, TlsFiles, decode};
 use crate::error::{Error, Operation, Result};
 
 const PORT: u16 = 2379;
@@ -47,95 +45,60 @@ impl fmt::Debug for Address {
 impl Address {
     /// Reads what follows the scheme and its colon; `secure` for `etcds:`.
     pub(super) fn parse(secure: bool, rest: &str) -> Result<Self> {
-        let rest = rest.strip_prefix("//").unwrap_or(rest);
-        userinfo::check_encoded(rest).map_err(on_connecting)?;
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (user, hosts) = match authority.rsplit_once('@') {
-            Some((user, hosts)) => (Some(credentials(user)?), hosts),
-            None => (None, authority),
+        let read = Self::read(secure, rest.strip_prefix("//").unwrap_or(rest));
+        read.map_err(|error| error.on_store(super::STORE).during(Operation::Connect, None))
+    }
+
+    fn read(secure: bool, rest: &str) -> Result<Self> {
+        let parts = Parts::of(rest)?;
+        let user = match parts.login()? {
+            Some(Login { user: Some(user), password }) => {
+                Some((user, password.unwrap_or_default()))
+            }
+            Some(_) => return Err(refused("a password needs a user: etcd://user:password@host")),
+            None => None,
         };
-        let hosts = match hosts {
-            "" => vec![format!("127.0.0.1:{PORT}")],
-            hosts => hosts.split(',').enumerate().map(host).collect::<Result<_>>()?,
+        let hosts = match parts.is_hostless() {
+            true => vec![format!("127.0.0.1:{PORT}")],
+            false => parts.hosts(PORT)?.iter().map(Host::to_string).collect(),
         };
-        let prefix = decoded(path)?.trim_matches('/').to_owned();
+        // They become parts of URIs.
+        let fine = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
+        if let Some(wrong) = hosts.iter().position(|host: &String| !host.chars().all(fine)) {
+            return Err(refused(format!("host {} has characters of no host", wrong + 1)));
+        }
+        let prefix = decode(parts.path.unwrap_or(""), "prefix")?.trim_matches('/').to_owned();
         if prefix.chars().any(char::is_control) {
             return Err(refused("the prefix must not contain control characters"));
         }
-        Ok(Self { hosts, prefix, user, tls: options(secure, query)? })
+        Ok(Self { hosts, prefix, user, tls: options(secure, &parts)? })
     }
 }
 
-fn options(secure: bool, query: &str) -> Result<Option<Tls>> {
-    let mut tls = Tls::default();
-    let (mut cert, mut key) = (None, None);
-    for (option, value) in url::form_urlencoded::parse(query.as_bytes()) {
-        let value = value.into_owned();
-        match &*option {
-            "ca" => tls.ca = Some(value.into()),
-            "cert" => cert = Some(value.into()),
-            "key" => key = Some(value.into()),
-            "server-name" => tls.server_name = Some(value),
+fn options(secure: bool, parts: &Parts<'_>) -> Result<Option<Tls>> {
+    let (mut files, mut server_name) = (TlsFiles::default(), None);
+    for option in parts.options() {
+        let (name, value) = option?;
+        match name {
+            "server-name" => server_name = Some(value),
+            _ if files.take(name, &value) => {}
             other => {
                 let known = "ca, cert, key and server-name";
                 return Err(refused(format!("no option {other:?}: there are {known}")));
             }
         }
     }
-    tls.identity = match (cert, key) {
-        (Some(cert), Some(key)) => Some((cert, key)),
-        (None, None) => None,
-        _ => return Err(refused("a client certificate needs both cert and key")),
-    };
+    let identity = files.identity()?;
     match secure {
-        true => Ok(Some(tls)),
-        false if tls == Tls::default() => Ok(None),
+        true => Ok(Some(Tls { ca: files.ca, identity, server_name })),
+        false if files.are_none() && server_name.is_none() => Ok(None),
         false => Err(refused("ca, cert, key and server-name are for TLS: write etcds://")),
     }
 }
 
-fn credentials(text: &str) -> Result<(String, String)> {
-    let (user, password) = text.split_once(':').unwrap_or((text, ""));
-    if user.is_empty() {
-        return Err(refused("a password needs a user: etcd://user:password@host"));
-    }
-    Ok((decoded(user)?, decoded(password)?))
-}
-
-fn host((index, text): (usize, &str)) -> Result<String> {
-    // Not repeated: without an @ it may be a user and a password.
-    let wrong = || {
-        let number = index + 1;
-        refused(format!("host {number} is none: write etcd://user:password@host:port,host:port"))
-    };
-    // The brackets of an IPv6 address hide its colons.
-    let (name, port) = match text.rsplit_once(':') {
-        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
-        _ => (text, None),
-    };
-    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    let fine = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
-    let bracketed = bare.len() < name.len();
-    if bare.is_empty() || !bare.chars().all(fine) || (bare.contains(':') && !bracketed) {
-        return Err(wrong());
-    }
-    let port = port.map_or(Ok(PORT), |port| port.parse::<u16>()).map_err(|_| wrong())?;
-    Ok(format!("{name}:{port}"))
-}
-
-fn decoded(text: &str) -> Result<String> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| refused("a percent-encoded part is not UTF-8"))
-}
-
 /// The URL itself may carry a password: it is not repeated.
 fn refused(message: impl Into<String>) -> Error {
-    on_connecting(Error::invalid(format!("the store's URL cannot be used: {}", message.into())))
-}
-
-fn on_connecting(error: Error) -> Error {
-    error.on_store(super::STORE).during(Operation::Connect, None)
+    Error::invalid(format!("the store's URL cannot be used: {}", message.into()))
 }
 
 #[cfg(test)]
@@ -205,7 +168,7 @@ mod properties {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backend::kit::userinfo::properties::{SECRET, TEXT, with_password};
+    use crate::backend::kit::url::properties::{SECRET, TEXT, with_password};
 
     proptest! {
         #[test]
@@ -225,7 +188,7 @@ mod properties {
 
         #[test]
         fn printed_hosts_are_read_back(
-            hosts in prop::collection::vec((r"[a-z0-9.-]{1,20}|\[[0-9a-f:]{2,20}\]", 1u16..), 1..4),
+            hosts in prop::collection::vec((r"[a-z0-9.-]{1,20}|\[[0-9a-f]{1,4}:[0-9a-f:]{1,18}\]", 1u16..), 1..4),
         ) {
             let print = |(name, port): &(String, u16)| format!("{name}:{port}");
             let hosts: Vec<String> = hosts.iter().map(print).collect();

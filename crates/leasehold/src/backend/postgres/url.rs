@@ -5,13 +5,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
 use tokio_postgres::Config;
 use tokio_postgres_rustls::MakeRustlsConnect;
 use url::Url;
 
 use super::tls::{self, Verification};
-use crate::backend::kit::userinfo;
+use crate::backend::kit::url::{check_encoded, decode};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How locks are kept.
@@ -44,7 +43,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 impl Settings {
     pub(super) fn parse(text: &str) -> Result<Self> {
         let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
-        userinfo::check_encoded(rest)?;
+        check_encoded(rest)?;
         // The parser's own errors do not repeat the text, which may hold a password.
         let url = Url::parse(text)
             .map_err(|error| invalid(format!("this is no URL of a PostgreSQL server: {error}")))?;
@@ -180,11 +179,6 @@ impl SslMode {
     }
 }
 
-fn decode(text: &str, what: &str) -> Result<String> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| invalid(format!("the URL's {what} is not UTF-8")))
-}
-
 fn invalid(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, message)
 }
@@ -235,7 +229,7 @@ mod properties {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backend::kit::userinfo::properties::{SECRET, TEXT, with_password};
+    use crate::backend::kit::url::properties::{SECRET, TEXT, with_password};
 
     proptest! {
         #[test]

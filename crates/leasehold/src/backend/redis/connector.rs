@@ -12,7 +12,7 @@ use redis::{
 
 use super::error::not_connected;
 use super::server::{Role, Server};
-use super::url::{Credentials, Host, Settings};
+use super::url::{Host, Login, Settings};
 use super::waiters::Waiters;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
@@ -53,7 +53,7 @@ impl Connector {
 
     /// A server of the store.
     pub(in crate::backend) fn server(&self, host: &Host, role: Role) -> Result<Arc<Server>> {
-        let redis = signed_in(&self.settings.credentials).set_db(self.settings.database);
+        let redis = signed_in(&self.settings.login).set_db(self.settings.database);
         let client = self.client(host, redis.set_protocol(ProtocolVersion::RESP3));
         self.build(host, client, role)
     }
@@ -65,7 +65,7 @@ impl Connector {
 
     /// A sentinel, to listen to it.
     pub(in crate::backend) fn sentinel_client(&self, host: &Host) -> RedisResult<Client> {
-        self.client(host, signed_in(&self.settings.sentinel_credentials))
+        self.client(host, signed_in(&self.settings.sentinel_login))
     }
 
     fn client(&self, host: &Host, redis: RedisConnectionInfo) -> RedisResult<Client> {
@@ -97,7 +97,7 @@ impl Connector {
     }
 }
 
-fn signed_in(credentials: &Credentials) -> RedisConnectionInfo {
+fn signed_in(credentials: &Login) -> RedisConnectionInfo {
     let version = env!("CARGO_PKG_VERSION");
     let mut info = RedisConnectionInfo::default().set_lib_name("leasehold", version);
     if let Some(user) = &credentials.user {

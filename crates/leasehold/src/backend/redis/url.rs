@@ -4,9 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
-
-use crate::backend::kit::userinfo;
+pub(in crate::backend) use crate::backend::kit::url::{Host, Login};
+use crate::backend::kit::url::{Parts, TlsFiles, decode, duration};
 use crate::error::{Error, Operation, Result};
 
 const DEFAULT_PORT: u16 = 6379;
@@ -20,8 +19,8 @@ pub(in crate::backend) struct Settings {
     pub(in crate::backend) deployment: Deployment,
     pub(in crate::backend) hosts: Vec<Host>,
     pub(in crate::backend) tls: Option<Tls>,
-    pub(in crate::backend) credentials: Credentials,
-    pub(in crate::backend) sentinel_credentials: Credentials,
+    pub(in crate::backend) login: Login,
+    pub(in crate::backend) sentinel_login: Login,
     pub(in crate::backend) database: i64,
     pub(in crate::backend) prefix: String,
     /// How long to wait for a connection, or for an answer that nobody else times.
@@ -46,13 +45,6 @@ pub(in crate::backend) enum Deployment {
     Independent,
 }
 
-/// One address.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(in crate::backend) struct Host {
-    pub(in crate::backend) name: String,
-    pub(in crate::backend) port: u16,
-}
-
 /// Whom to trust, and who we are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::backend) struct Tls {
@@ -62,35 +54,12 @@ pub(in crate::backend) struct Tls {
     pub(in crate::backend) identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// A user and a password.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub(in crate::backend) struct Credentials {
-    pub(in crate::backend) user: Option<String>,
-    pub(in crate::backend) password: Option<String>,
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name.contains(':') {
-            true => write!(f, "[{}]:{}", self.name, self.port),
-            false => write!(f, "{}:{}", self.name, self.port),
-        }
-    }
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let secret = self.password.as_ref().map(|_| "…");
-        f.debug_struct("Credentials").field("user", &self.user).field("password", &secret).finish()
-    }
-}
-
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
             .field("deployment", &self.deployment)
             .field("hosts", &self.hosts)
-            .field("credentials", &self.credentials)
+            .field("login", &self.login)
             .field("database", &self.database)
             .field("prefix", &self.prefix)
             .finish_non_exhaustive()
@@ -108,23 +77,17 @@ impl Settings {
         let form = "write redis://host:port, redis+sentinel://host,host/master or \
                     redis+cluster://host,host (or redlock://host,host,host)";
         let (scheme, rest) = url.split_once("://").ok_or_else(|| Error::invalid(form))?;
-        userinfo::check_encoded(rest)?;
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (credentials, hosts) = match authority.rsplit_once('@') {
-            Some((credentials, hosts)) => (read_credentials(credentials)?, hosts),
-            None => (Credentials::default(), authority),
-        };
-        let (tls, kind) = match scheme.split_once('+').unwrap_or((scheme, "")) {
-            ("redis", kind) => (None, kind),
-            ("rediss", kind) => (Some(Tls::default()), kind),
-            ("redlock", "") => (None, "redlock"),
-            ("redlocks", "") => (Some(Tls::default()), "redlock"),
+        let parts = Parts::of(rest)?;
+        let path = parts.path.unwrap_or("");
+        let (secure, kind) = match scheme.split_once('+').unwrap_or((scheme, "")) {
+            ("redis", kind) => (false, kind),
+            ("rediss", kind) => (true, kind),
+            ("redlock", "") => (false, "redlock"),
+            ("redlocks", "") => (true, "redlock"),
             _ => return Err(Error::invalid(form)),
         };
         let default_port = if kind == "sentinel" { DEFAULT_SENTINEL_PORT } else { DEFAULT_PORT };
-        let hosts = hosts.split(',').map(|host| read_host(host, default_port));
-        let hosts = hosts.collect::<Result<Vec<_>>>()?;
+        let hosts = parts.hosts(default_port)?;
         let (deployment, database) = match kind {
             "" if hosts.len() > 1 => {
                 return Err(Error::invalid(
@@ -140,7 +103,7 @@ impl Settings {
                         "the master's name is missing: redis+sentinel://host,host/master",
                     ));
                 }
-                (Deployment::Sentinel { master: decode(master)? }, database)
+                (Deployment::Sentinel { master: decode(master, "master")? }, database)
             }
             "redlock" => (Deployment::Independent, path),
             "cluster" if matches!(path, "" | "0") => (Deployment::Cluster, ""),
@@ -150,9 +113,9 @@ impl Settings {
         let mut settings = Self {
             deployment,
             hosts,
-            tls,
-            credentials,
-            sentinel_credentials: Credentials::default(),
+            tls: None,
+            login: parts.login()?.unwrap_or_default(),
+            sentinel_login: Login::default(),
             database: read_database(database)?,
             prefix: DEFAULT_PREFIX.to_owned(),
             timeout: DEFAULT_TIMEOUT,
@@ -160,9 +123,19 @@ impl Settings {
             allow_unsafe: false,
             list: None,
         };
-        for option in query.split('&').filter(|option| !option.is_empty()) {
-            let (name, value) = option.split_once('=').unwrap_or((option, ""));
-            settings.set(name, decode(value)?)?;
+        let mut files = TlsFiles::default();
+        for option in parts.options() {
+            let (name, value) = option?;
+            if !files.take(name, &value) {
+                settings.set(name, value)?;
+            }
+        }
+        if secure {
+            let identity = files.identity()?;
+            settings.tls = Some(Tls { ca: files.ca, identity });
+        } else if !files.are_none() {
+            let message = "ca, cert and key need TLS: write rediss:// (or redlocks://)";
+            return Err(Error::invalid(message));
         }
         Ok(settings)
     }
@@ -173,7 +146,7 @@ impl Settings {
         match name {
             "prefix" => self.prefix = value,
             "list" if independent && !value.is_empty() => self.list = Some(value),
-            "timeout" => self.timeout = read_duration(&value)?,
+            "timeout" => self.timeout = duration(name, &value)?,
             "wait-replicas" => {
                 self.wait_replicas = value.parse().map_err(|_| {
                     Error::invalid("wait-replicas is a number of replicas, as in wait-replicas=1")
@@ -182,21 +155,8 @@ impl Settings {
             "allow-unsafe" if matches!(value.as_str(), "" | "true") => self.allow_unsafe = true,
             "allow-unsafe" if value == "false" => self.allow_unsafe = false,
             "allow-unsafe" => return Err(Error::invalid("allow-unsafe is true or false")),
-            "sentinel-user" if sentinel => self.sentinel_credentials.user = Some(value),
-            "sentinel-password" if sentinel => self.sentinel_credentials.password = Some(value),
-            "ca" | "cert" | "key" => {
-                let Some(tls) = &mut self.tls else {
-                    return Err(Error::invalid(format!(
-                        "{name}= needs TLS: write rediss:// (or redlocks://)"
-                    )));
-                };
-                let path = PathBuf::from(value);
-                match name {
-                    "ca" => tls.ca = Some(path),
-                    "cert" => tls.identity.get_or_insert_default().0 = path,
-                    _ => tls.identity.get_or_insert_default().1 = path,
-                }
-            }
+            "sentinel-user" if sentinel => self.sentinel_login.user = Some(value),
+            "sentinel-password" if sentinel => self.sentinel_login.password = Some(value),
             _ => {
                 return Err(Error::invalid(format!(
                     "there is no option {name:?}; there are prefix, timeout, wait-replicas, \
@@ -209,31 +169,6 @@ impl Settings {
     }
 }
 
-fn read_credentials(text: &str) -> Result<Credentials> {
-    let (user, password) = text.split_once(':').unwrap_or((text, ""));
-    let some = |text: &str| -> Result<Option<String>> {
-        if text.is_empty() { Ok(None) } else { decode(text).map(Some) }
-    };
-    Ok(Credentials { user: some(user)?, password: some(password)? })
-}
-
-fn read_host(text: &str, default_port: u16) -> Result<Host> {
-    let wrong = || Error::invalid("a host is missing, or its port is no number");
-    let (name, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (name, port) = rest.split_once(']').ok_or_else(wrong)?;
-            (name, port.strip_prefix(':'))
-        }
-        None => match text.split_once(':') {
-            Some((name, port)) => (name, Some(port)),
-            None => (text, None),
-        },
-    };
-    let port = port.map_or(Ok(default_port), str::parse).map_err(|_| wrong())?;
-    let name = decode(name)?;
-    if name.is_empty() { Err(wrong()) } else { Ok(Host { name, port }) }
-}
-
 fn read_database(text: &str) -> Result<i64> {
     match text {
         "" => Ok(0),
@@ -243,22 +178,6 @@ fn read_database(text: &str) -> Result<i64> {
             .filter(|number| *number >= 0)
             .ok_or_else(|| Error::invalid("the database after the host is a number, as in /0")),
     }
-}
-
-fn read_duration(text: &str) -> Result<Duration> {
-    let wrong = || Error::invalid("a time-out is written as 500ms or 2s, and is not zero");
-    let (number, unit) = match text.strip_suffix("ms") {
-        Some(number) => (number, 1),
-        None => (text.strip_suffix('s').ok_or_else(wrong)?, 1000),
-    };
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let millis = number.checked_mul(unit).filter(|millis| *millis > 0).ok_or_else(wrong)?;
-    Ok(Duration::from_millis(millis))
-}
-
-fn decode(text: &str) -> Result<String> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    decoded.map(Into::into).map_err(|_| Error::invalid("a %-escape in the URL is not UTF-8"))
 }
 
 #[cfg(test)]
@@ -277,7 +196,7 @@ mod tests {
         let url = "rediss://me:s%40cret@[::1]:7000/3?prefix=a%26b:&timeout=500ms&wait-replicas=2";
         let settings = Settings::parse(url).unwrap();
         assert_eq!(hosts(&settings), ["[::1]:7000"]);
-        assert_eq!(settings.credentials.password.as_deref(), Some("s@cret"));
+        assert_eq!(settings.login.password.as_deref(), Some("s@cret"));
         assert_eq!((settings.prefix.as_str(), settings.database), ("a&b:", 3));
         assert_eq!(settings.timeout, Duration::from_millis(500));
         assert_eq!((settings.wait_replicas, settings.allow_unsafe), (2, false));
@@ -311,6 +230,8 @@ mod tests {
             "redis://u:hush@a?timeout=0s",
             "redis://u:hush@a?timeout=5",
             "redis://u:hush@a?ca=file",
+            "rediss://u:hush@a?cert=file",
+            "redis://u:hush@a:0",
             "redis://u:hush@a?sentinel-password=hush",
             "redis://u:hush%ff@a",
             "redis://u:hush/hush@a",
@@ -330,7 +251,7 @@ mod properties {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backend::kit::userinfo::properties::{SECRET, TEXT, with_password};
+    use crate::backend::kit::url::properties::{SECRET, TEXT, with_password};
 
     const SCHEMES: &[&str] =
         &["redis", "rediss", "redis+sentinel", "rediss+cluster", "redlock", "redlocks"];
@@ -352,15 +273,6 @@ mod properties {
                 let told = format!("{error} {error:?}");
                 prop_assert!(!told.contains(SECRET), "{told}");
             }
-        }
-
-        #[test]
-        fn a_printed_host_is_read_back(
-            name in "[a-z0-9.-]{1,20}|[0-9a-f:]{2,20}",
-            port in any::<u16>(),
-        ) {
-            let host = Host { name, port };
-            prop_assert_eq!(read_host(&host.to_string(), 1).unwrap(), host);
         }
     }
 }

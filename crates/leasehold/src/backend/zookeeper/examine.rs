@@ -11,6 +11,7 @@ use super::error::of_request;
 use super::sessions::connect;
 use super::url::Access;
 use super::words::{self, Answer};
+use crate::backend::kit::url::Host;
 use crate::backend::{Finding, Severity};
 use crate::error::Result;
 use crate::terms::DEFAULT_TTL;
@@ -46,7 +47,7 @@ impl ZookeeperStore {
         &self,
         findings: &mut Vec<Finding>,
     ) -> Option<HashMap<String, String>> {
-        let asking = self.target.hosts.iter().map(async |(host, port)| {
+        let asking = self.target.hosts.iter().map(async |Host { name: host, port }| {
             let srvr = words::ask(host, *port, "srvr").await;
             (format!("{host}:{port}"), srvr, words::ask(host, *port, "conf").await)
         });

@@ -4,10 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
-
 use super::layout::Layout;
-use crate::backend::kit::userinfo;
+use crate::backend::kit::url::{Host, Login, Parts, TlsFiles, decode, duration};
 use crate::error::{Error, ErrorKind, Result};
 use crate::terms::DEFAULT_TTL;
 
@@ -19,7 +17,7 @@ const DEFAULT_PORT: u16 = 2181;
 /// What a URL says.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Target {
-    pub(super) hosts: Vec<(String, u16)>,
+    pub(super) hosts: Vec<Host>,
     pub(super) root: String,
     pub(super) layout: Layout,
     /// `user:password`, as the digest scheme wants it.
@@ -65,22 +63,12 @@ impl Target {
         let rest = rest.strip_prefix("//").ok_or_else(|| {
             Error::invalid("a ZooKeeper URL is zk://host:port,host:port/root, with two slashes")
         })?;
-        userinfo::check_encoded(rest)?;
-        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, root) = match place.find('/') {
-            Some(slash) => place.split_at(slash),
-            None => (place, ""),
-        };
-        // The last one: a password may contain an @ by mistake.
-        let (user, hosts) = match authority.rsplit_once('@') {
-            Some((user, hosts)) => (Some(user), hosts),
-            None => (None, authority),
-        };
-        let digest = user.map(digest).transpose()?;
+        let parts = Parts::of(rest)?;
+        let digest = parts.login()?.map(digest).transpose()?;
         let access = if digest.is_some() { Access::Creator } else { Access::Anyone };
         let mut target = Self {
-            hosts: hosts.split(',').enumerate().map(host).collect::<Result<_>>()?,
-            root: root_path(root)?,
+            hosts: parts.hosts(DEFAULT_PORT)?,
+            root: root_path(parts.path)?,
             layout: Layout::Kazoo,
             digest,
             access,
@@ -89,15 +77,14 @@ impl Target {
             session: DEFAULT_TTL,
             tick: None,
         };
-        target.take_options(query, secure)?;
+        target.take_options(&parts, secure)?;
         Ok(target)
     }
 
-    fn take_options(&mut self, query: &str, secure: bool) -> Result<()> {
-        let (mut ca, mut cert, mut key) = (None, None, None);
-        for option in query.split('&').filter(|option| !option.is_empty()) {
-            let (word, value) = option.split_once('=').unwrap_or((option, ""));
-            let value = decode(value)?;
+    fn take_options(&mut self, parts: &Parts<'_>, secure: bool) -> Result<()> {
+        let mut files = TlsFiles::default();
+        for option in parts.options() {
+            let (word, value) = option?;
             match (word, value.as_str()) {
                 ("layout", "kazoo") => self.layout = Layout::Kazoo,
                 ("layout", "curator") => self.layout = Layout::Curator,
@@ -108,9 +95,7 @@ impl Target {
                 ("parents", "container") => self.parents = Parents::Container,
                 ("session", _) => self.session = duration(word, &value)?,
                 ("tick", _) => self.tick = Some(duration(word, &value)?),
-                ("ca", _) => ca = Some(PathBuf::from(value)),
-                ("cert", _) => cert = Some(PathBuf::from(value)),
-                ("key", _) => key = Some(PathBuf::from(value)),
+                (file, path) if files.take(file, path) => {}
                 ("layout", _) => return Err(one_of(word, "kazoo or curator")),
                 ("acl", _) => return Err(one_of(word, "anyone, creator or creator-read")),
                 ("parents", _) => return Err(one_of(word, "persistent or container")),
@@ -127,36 +112,29 @@ impl Target {
             let message = "acl=creator needs a user: zk://user:password@host/root?acl=creator";
             return Err(Error::invalid(message));
         }
-        self.tls = match (secure, ca, cert, key) {
-            (false, None, None, None) => None,
-            (false, ..) => return Err(Error::invalid("ca, cert and key are for zks: URLs")),
-            (true, Some(ca), Some(cert), Some(key)) => {
-                Some(Tls { ca, identity: Some((cert, key)) })
-            }
-            (true, Some(ca), None, None) => Some(Tls { ca, identity: None }),
-            (true, None, ..) => {
+        let identity = files.identity()?;
+        self.tls = match (secure, files.ca.clone()) {
+            (false, _) if files.are_none() => None,
+            (false, _) => return Err(Error::invalid("ca, cert and key are for zks: URLs")),
+            (true, Some(ca)) => Some(Tls { ca, identity }),
+            (true, None) => {
                 let message = "a zks: URL needs the certificate it trusts: ?ca=/path/to/ca.pem";
                 return Err(Error::invalid(message));
             }
-            (true, ..) => return Err(Error::invalid("cert and key go together")),
         };
         Ok(())
     }
 
     /// As the driver wants its servers.
     pub(super) fn cluster(&self) -> String {
-        let host = |(host, port): &(String, u16)| match host.contains(':') {
-            true => format!("[{host}]:{port}"),
-            false => format!("{host}:{port}"),
-        };
-        self.hosts.iter().map(host).collect::<Vec<_>>().join(",")
+        self.hosts.iter().map(Host::to_string).collect::<Vec<_>>().join(",")
     }
 }
 
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Target")
-            .field("hosts", &self.hosts)
+            .field("hosts", &self.cluster())
             .field("root", &self.root)
             .field("layout", &self.layout)
             .field("authenticated", &self.digest.is_some())
@@ -166,47 +144,18 @@ impl fmt::Debug for Target {
     }
 }
 
-fn digest(user: &str) -> Result<String> {
-    let (user, password) = user.split_once(':').ok_or_else(|| {
+fn digest(login: Login) -> Result<String> {
+    let password = login.password.ok_or_else(|| {
         let message = "the URL has a user but no password: write zk://user:password@host";
         Error::new(ErrorKind::Unusable, message)
     })?;
-    Ok(format!("{}:{}", decode(user)?, decode(password)?))
+    Ok(format!("{}:{password}", login.user.unwrap_or_default()))
 }
 
-fn host((index, host): (usize, &str)) -> Result<(String, u16)> {
-    // Not repeated: without an @ it may be a user and a password.
-    let wrong = || {
-        let number = index + 1;
-        let message = format!(
-            "host {number} of the ZooKeeper URL is none; write zk://user:password@host:port,host:port"
-        );
-        Error::invalid(message)
-    };
-    let (name, port) = match host.strip_prefix('[') {
-        Some(rest) => {
-            let (name, port) = rest.split_once(']').ok_or_else(wrong)?;
-            (name, port.strip_prefix(':'))
-        }
-        None => match host.split_once(':') {
-            Some((name, port)) => (name, Some(port)),
-            None => (host, None),
-        },
-    };
-    let port = match port {
-        Some(port) => port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)?,
-        None => DEFAULT_PORT,
-    };
-    if name.is_empty() || name.contains(char::is_whitespace) {
-        return Err(wrong());
-    }
-    Ok((name.to_owned(), port))
-}
-
-fn root_path(root: &str) -> Result<String> {
-    let root = decode(root)?;
+fn root_path(path: Option<&str>) -> Result<String> {
+    let Some(path) = path else { return Ok(DEFAULT_ROOT.to_owned()) };
+    let root = format!("/{}", decode(path, "root")?);
     let root = match root.trim_end_matches('/') {
-        "" if root.is_empty() => return Ok(DEFAULT_ROOT.to_owned()),
         "" => return Ok("/".to_owned()),
         root => root,
     };
@@ -216,22 +165,6 @@ fn root_path(root: &str) -> Result<String> {
         return Err(Error::invalid(message));
     }
     Ok(root.to_owned())
-}
-
-fn decode(text: &str) -> Result<String> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    // Not repeated: it may be a password.
-    decoded.map(Into::into).map_err(|_| Error::invalid("a part of the URL is not UTF-8"))
-}
-
-fn duration(word: &str, text: &str) -> Result<Duration> {
-    let parsed = match text.strip_suffix("ms") {
-        Some(number) => number.parse().ok().map(Duration::from_millis),
-        None => text.strip_suffix('s').and_then(|n| n.parse().ok()).map(Duration::from_secs),
-    };
-    parsed.filter(|duration| !duration.is_zero()).ok_or_else(|| {
-        Error::invalid(format!("{word}={text} is no duration; write {word}=30s or {word}=500ms"))
-    })
 }
 
 fn one_of(word: &str, choices: &str) -> Error {
@@ -245,7 +178,7 @@ mod tests {
     #[test]
     fn a_short_url_has_sensible_defaults() {
         let target = Target::parse("//db1", false).unwrap();
-        assert_eq!(target.hosts, [("db1".to_owned(), 2181)]);
+        assert_eq!(target.hosts, [Host { name: "db1".to_owned(), port: 2181 }]);
         assert_eq!((target.root.as_str(), target.layout), ("/leasehold", Layout::Kazoo));
         assert_eq!((target.access, target.session), (Access::Anyone, DEFAULT_TTL));
         assert_eq!(Target::parse("//db1/", false).unwrap().root, "/");
@@ -310,7 +243,7 @@ mod properties {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backend::kit::userinfo::properties::{SECRET, TEXT, with_password};
+    use crate::backend::kit::url::properties::{SECRET, TEXT, with_password};
 
     proptest! {
         #[test]
@@ -332,6 +265,7 @@ mod properties {
         fn printed_hosts_are_read_back(
             hosts in prop::collection::vec(("[a-z0-9.-]{1,20}|[0-9a-f:]{2,20}", 1u16..), 1..4),
         ) {
+            let hosts = hosts.into_iter().map(|(name, port)| Host { name, port }).collect();
             let target = Target { hosts, ..Target::parse("//a", false).unwrap() };
             let read = Target::parse(&format!("//{}", target.cluster()), false).unwrap();
             prop_assert_eq!(read, target);
