@@ -3,6 +3,11 @@
 
 pub(super) mod hints;
 #[cfg(feature = "remote")]
+pub(super) mod ledger;
+pub(super) mod owner_map;
+#[cfg(feature = "remote")]
+pub(super) mod reconnect;
+#[cfg(feature = "remote")]
 pub(super) mod time;
 pub(super) mod tombstone;
 #[cfg(feature = "remote")]
