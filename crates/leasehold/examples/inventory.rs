@@ -251,9 +251,9 @@ fn passing(error: FenceError) -> Result<(), FenceError> {
         FenceError::Stale(stale) => eprintln!("worker {}: {stale}", std::process::id()),
         // Somebody is stopped while it has the database: it will go on.
         FenceError::Failed { .. } => {}
-        FenceError::Lock(lock) => match lock.kind() {
-            ErrorKind::Invalid | ErrorKind::Refused => return Err(error),
-            ErrorKind::Unusable | ErrorKind::Gone => return Err(error),
+        FenceError::Lock(lock) => match lock.get::<leasehold::Error>().map(|error| error.kind()) {
+            Some(ErrorKind::Invalid | ErrorKind::Refused) => return Err(error),
+            Some(ErrorKind::Unusable | ErrorKind::Gone) => return Err(error),
             _ => {}
         },
         _ => return Err(error),

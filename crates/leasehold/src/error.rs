@@ -5,9 +5,13 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
+use leasehold_fence::{FenceError, LockError};
+
 use crate::holder::HeldBy;
 use crate::loss::Loss;
 use crate::name::{InvalidName, Name};
+
+pub use leasehold_fence::Outcome;
 
 /// The result of this library's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -55,18 +59,6 @@ pub enum ErrorKind {
     NoRuntime,
     /// A promise of the library or of the store was broken: please report it.
     Internal,
-}
-
-/// Whether the store carried out what was asked, as far as we know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// It did not: asking again is safe.
-    NotApplied,
-    /// It did.
-    Applied,
-    /// Nobody knows: the request may still be on its way, or only the answer was lost.
-    Unknown,
 }
 
 /// What was asked of the store.
@@ -267,5 +259,12 @@ impl StdError for Error {
 impl From<InvalidName> for Error {
     fn from(invalid: InvalidName) -> Self {
         Self::invalid(invalid.to_string())
+    }
+}
+
+/// A fenced write that failed because of its lock.
+impl From<Error> for FenceError {
+    fn from(error: Error) -> Self {
+        Self::Lock(LockError::new(error.outcome(), error))
     }
 }

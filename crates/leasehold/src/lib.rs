@@ -91,7 +91,9 @@ mod readiness;
 #[cfg(all(test, shuttle))]
 mod schedules;
 mod terms;
-mod token;
+mod token {
+    pub use leasehold_fence::Token;
+}
 
 pub use connect::{Connect, SetUp, StoreKind, connect};
 pub use error::{Error, ErrorKind, Operation, Outcome, Result};

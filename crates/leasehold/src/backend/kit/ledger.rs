@@ -119,8 +119,8 @@ impl<E: Entry> Ledger<E> {
     /// Whose lease on this lock has this token.
     pub(in crate::backend) fn owner_of(&self, name: &Name, token: Token) -> Option<Owner> {
         let mut entries = self.iter();
-        let (owner, _) = entries
-            .find(|(_, entry)| entry.token() == Some(token) && entry.name() == name)?;
+        let (owner, _) =
+            entries.find(|(_, entry)| entry.token() == Some(token) && entry.name() == name)?;
         Some(owner)
     }
 

@@ -3,8 +3,8 @@
 use rusqlite::{Connection, OptionalExtension, ToSql};
 
 use super::{KIND, key, numbered, whole};
-use crate::fence::error::{FenceError, signed};
-use crate::fence::rows::{ATTEMPTS, Rows};
+use crate::error::{FenceError, signed};
+use crate::rows::{ATTEMPTS, Rows};
 use crate::token::Token;
 
 const TOMBSTONE: &str = include_str!("tombstone.sql");
@@ -13,8 +13,8 @@ const TOMBSTONE: &str = include_str!("tombstone.sql");
 /// fence_token <= …`. In the assignments `?3`, `?4`, … are the parameters.
 ///
 /// ```
-/// use leasehold::Token;
-/// use leasehold::fence::sqlite::{Rows, install, update};
+/// use leasehold_fence::Token;
+/// use leasehold_fence::sqlite::{Rows, install, update};
 ///
 /// let db = rusqlite::Connection::open_in_memory()?;
 /// install(&db)?;
@@ -26,7 +26,7 @@ const TOMBSTONE: &str = include_str!("tombstone.sql");
 /// update(&db, &stock, &"item42", Token::new(34), "left = left - ?3", &[&1])?;
 /// let late = update(&db, &stock, &"item42", Token::new(33), "left = left - ?3", &[&1]);
 /// assert!(late.unwrap_err().stale().is_some());
-/// # Ok::<(), leasehold::fence::FenceError>(())
+/// # Ok::<(), leasehold_fence::FenceError>(())
 /// ```
 ///
 /// # Errors

@@ -8,10 +8,10 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior};
 
 use super::KIND;
-use crate::error::Outcome;
-use crate::fence::error::{FenceError, StaleToken, signed, unsigned};
-use crate::fence::rejection::rejected;
-use crate::fence::rows::{literal, quoted};
+use crate::error::{FenceError, StaleToken, signed, unsigned};
+use crate::outcome::Outcome;
+use crate::rejection::rejected;
+use crate::rows::{literal, quoted};
 use crate::token::Token;
 
 /// How the triggers' messages begin; the resource follows.
@@ -26,8 +26,8 @@ const MISSING: &str = "leasehold: no fencing token for ";
 /// shell has none and can only read.
 ///
 /// ```
-/// use leasehold::Token;
-/// use leasehold::fence::sqlite::FencedSqlite;
+/// use leasehold_fence::Token;
+/// use leasehold_fence::sqlite::FencedSqlite;
 /// use rusqlite::Connection;
 ///
 /// let connection = Connection::open_in_memory()?;
@@ -43,7 +43,7 @@ const MISSING: &str = "leasehold: no fencing token for ";
 /// });
 /// assert_eq!(late.unwrap_err().stale().unwrap().seen, Token::new(34));
 /// assert!(stock.connection().execute("delete from stock", ()).is_err(), "no token");
-/// # Ok::<(), leasehold::fence::FenceError>(())
+/// # Ok::<(), leasehold_fence::FenceError>(())
 /// ```
 pub struct FencedSqlite {
     connection: Connection,

@@ -4,9 +4,9 @@ use tokio_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
 
 use super::KIND;
-use crate::fence::error::{FenceError, signed};
-use crate::fence::moved::Moved;
-use crate::fence::rows::Rows;
+use crate::error::{FenceError, signed};
+use crate::moved::Moved;
+use crate::rows::Rows;
 use crate::token::Token;
 
 /// Moves a row from one state into the next in the name of a lease (`NEW` →

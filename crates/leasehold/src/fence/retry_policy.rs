@@ -4,27 +4,27 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::error::FenceError;
+use leasehold_fence::{FenceError, Token};
+
 use crate::error::{Error, Result};
 use crate::lease::Lease;
-use crate::token::Token;
 
 /// How long to go on with a write that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Persistence {
+pub struct RetryPolicy {
     attempts: u32,
     first_pause: Duration,
     longest_pause: Duration,
 }
 
-impl Default for Persistence {
+impl Default for RetryPolicy {
     /// Five attempts, with pauses of about 50 ms to 1 s.
     fn default() -> Self {
         Self::attempts(5)
     }
 }
 
-impl Persistence {
+impl RetryPolicy {
     /// At most so many attempts (at least one).
     pub const fn attempts(attempts: u32) -> Self {
         Self {
@@ -69,7 +69,7 @@ impl Persistence {
         loop {
             attempt += 1;
             let error = match lease.checkpoint().await {
-                Err(lost) => FenceError::Lock(lost),
+                Err(lost) => lost.into(),
                 Ok(token) => match write(token).await {
                     Ok(done) => return Ok((done, lease)),
                     Err(error) => error,
@@ -120,15 +120,19 @@ mod tests {
     use std::io;
 
     use super::*;
-    use crate::error::Outcome;
-    use crate::fence::StaleToken;
+    use leasehold_fence::{Outcome, StaleToken};
 
     fn disk_full() -> FenceError {
-        FenceError::failed("row", Outcome::NotApplied, io::Error::other("disk full"))
+        FenceError::Failed {
+            resource: "row".into(),
+            outcome: Outcome::NotApplied,
+            message: "disk full".into(),
+            source: Some(io::Error::other("disk full").into()),
+        }
     }
 
-    const QUICK: Persistence =
-        Persistence::attempts(4).pauses(Duration::from_millis(1), Duration::from_millis(2));
+    const QUICK: RetryPolicy =
+        RetryPolicy::attempts(4).pauses(Duration::from_millis(1), Duration::from_millis(2));
 
     #[tokio::test]
     async fn a_write_that_fails_for_a_while_succeeds_and_keeps_the_lock() {

@@ -1,4 +1,4 @@
-//! The outcomes of [`Once`](crate::fence::Once) in PostgreSQL.
+//! The outcomes of [`Once`](crate::Once) in PostgreSQL.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use std::time::Duration;
 use tokio_postgres::Client;
 
 use super::KIND;
-use crate::fence::error::{FenceError, StaleToken, signed, unsigned};
-use crate::fence::once::{Answer, DEFAULT_KEEP, Outcomes, PRUNED, Standing};
-use crate::fence::rejection::rejected;
+use crate::error::{FenceError, StaleToken, signed, unsigned};
+use crate::outcomes::{Answer, DEFAULT_KEEP, Outcomes, PRUNED, Standing};
+use crate::rejection::rejected;
 use crate::token::Token;
 
 /// Longer than this is for ever: the server cannot count back from now without end.

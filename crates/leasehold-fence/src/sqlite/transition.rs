@@ -3,9 +3,9 @@
 use rusqlite::{Connection, OptionalExtension, ToSql};
 
 use super::{KIND, numbered};
-use crate::fence::error::{FenceError, signed};
-use crate::fence::moved::Moved;
-use crate::fence::rows::Rows;
+use crate::error::{FenceError, signed};
+use crate::moved::Moved;
+use crate::rows::Rows;
 use crate::token::Token;
 
 /// Moves a row from one state into the next in the name of a lease (`NEW` →

@@ -17,7 +17,7 @@ use place::Place;
 
 use super::error::{FenceError, StaleToken};
 use super::rejection::rejected;
-use crate::error::Outcome;
+use crate::outcome::Outcome;
 use crate::token::Token;
 
 mod place;
@@ -37,8 +37,8 @@ const DIGITS: usize = 20;
 /// or in a circle, is an error.
 ///
 /// ```
-/// use leasehold::Token;
-/// use leasehold::fence::FencedFile;
+/// use leasehold_fence::Token;
+/// use leasehold_fence::FencedFile;
 ///
 /// # let folder = tempfile::tempdir().unwrap();
 /// let report = FencedFile::new(folder.path().join("report.csv"));
@@ -46,7 +46,7 @@ const DIGITS: usize = 20;
 /// report.write(Token::new(34), b"new")?;
 /// assert!(report.write(Token::new(33), b"late").is_err());
 /// assert_eq!(std::fs::read(report.path()).unwrap(), b"new");
-/// # Ok::<(), leasehold::fence::FenceError>(())
+/// # Ok::<(), leasehold_fence::FenceError>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct FencedFile {

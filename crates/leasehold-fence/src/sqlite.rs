@@ -13,7 +13,7 @@
 use rusqlite::{Connection, ErrorCode};
 
 use super::error::FenceError;
-use crate::error::Outcome;
+use crate::outcome::Outcome;
 
 pub use super::rows::Rows;
 pub use connection::FencedSqlite;

@@ -23,7 +23,7 @@ use redis::{FromRedisValue, RedisError, Script, ToRedisArgs};
 
 use super::error::{FenceError, StaleToken};
 use super::rejection::rejected;
-use crate::error::Outcome;
+use crate::outcome::Outcome;
 use crate::token::Token;
 
 /// The kind of resource, in metrics and events.
@@ -35,11 +35,11 @@ const KIND: &str = "redis";
 /// [`FencedScript::under`].
 ///
 /// ```no_run
-/// use leasehold::Token;
-/// use leasehold::fence::redis::FencedScript;
+/// use leasehold_fence::Token;
+/// use leasehold_fence::redis::FencedScript;
 ///
 /// # async fn demo(mut connection: redis::aio::MultiplexedConnection, token: Token)
-/// # -> Result<(), leasehold::fence::FenceError> {
+/// # -> Result<(), leasehold_fence::FenceError> {
 /// let take = FencedScript::new("return redis.call('DECRBY', KEYS[1], ARGV[1])");
 /// let left: i64 = take
 ///     .under("{item42}:fence", token)

@@ -4,9 +4,9 @@
 use rusqlite::types::Value;
 use rusqlite::{Connection, ToSql};
 
-use crate::error::Outcome;
-use crate::fence::error::FenceError;
-use crate::fence::rows::Rows;
+use crate::error::FenceError;
+use crate::outcome::Outcome;
+use crate::rows::Rows;
 
 /// What a column makes of a value: <https://www.sqlite.org/datatype3.html#determination_of_column_affinity>.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::admission::Refusal;
 use super::header::Presented;
-use crate::fence::StaleToken;
+use crate::StaleToken;
 
 pub(super) fn missing() -> Response<Full<Bytes>> {
     document(

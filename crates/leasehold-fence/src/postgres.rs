@@ -24,7 +24,7 @@ use tokio_postgres::{GenericClient, Transaction};
 
 use super::error::{FenceError, StaleToken, signed};
 use super::rejection::rejected;
-use crate::error::Outcome;
+use crate::outcome::Outcome;
 use crate::token::Token;
 
 pub use super::rows::Rows;

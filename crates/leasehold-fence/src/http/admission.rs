@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::header::Presented;
 use super::marks::{Marks, MarksError};
-use crate::fence::StaleToken;
-use crate::fence::rejection::rejected;
+use crate::StaleToken;
 use crate::name::Name;
+use crate::rejection::rejected;
 use crate::token::Token;
 
 /// So that requests of different locks do not meet.

@@ -11,8 +11,8 @@ use crate::token::Token;
 /// A value that only the newest lease may change: each operation brings its token.
 ///
 /// ```
-/// use leasehold::Token;
-/// use leasehold::fence::Fenced;
+/// use leasehold_fence::Token;
+/// use leasehold_fence::Fenced;
 ///
 /// let stock = Fenced::new("item42", 10);
 /// let (old, new) = (Token::new(33), Token::new(34));
@@ -22,7 +22,7 @@ use crate::token::Token;
 /// let late = stock.with(old, |stock| *stock -= 1).unwrap_err();
 /// assert_eq!((late.given, late.seen), (old, new));
 /// assert_eq!(stock.read(|stock| *stock), 8);
-/// # Ok::<(), leasehold::fence::StaleToken>(())
+/// # Ok::<(), leasehold_fence::StaleToken>(())
 /// ```
 pub struct Fenced<T> {
     name: String,
@@ -117,7 +117,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_rejection_is_told() {
-        let mut told = crate::fence::rejections();
+        let mut told = crate::rejections();
         let value = Fenced::new("told", ());
         value.advance(Token::new(2)).unwrap();
         let stale = value.advance(Token::new(1)).unwrap_err();

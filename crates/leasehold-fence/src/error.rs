@@ -1,8 +1,9 @@
 //! What a fenced resource answers instead of doing it.
 
 use std::error::Error as StdError;
+use std::fmt;
 
-use crate::error::{Error, Outcome};
+use crate::outcome::Outcome;
 use crate::token::Token;
 
 /// The token is lower than the highest that the resource has seen: a newer lease has been
@@ -55,7 +56,7 @@ pub enum FenceError {
     Invalid(String),
     /// The lock, not the resource, failed.
     #[error(transparent)]
-    Lock(#[from] Error),
+    Lock(LockError),
     /// The resource failed.
     #[error("{resource}: {message}")]
     Failed {
@@ -71,6 +72,37 @@ pub enum FenceError {
     },
 }
 
+/// Why the lock behind a write failed: `leasehold::Error`, or another library's error.
+#[derive(Debug)]
+pub struct LockError {
+    outcome: Outcome,
+    error: Box<dyn StdError + Send + Sync>,
+}
+
+impl LockError {
+    /// An error of a lock, and whether the write was done nevertheless.
+    pub fn new(outcome: Outcome, error: impl StdError + Send + Sync + 'static) -> Self {
+        Self { outcome, error: error.into() }
+    }
+
+    /// The error, if it is of this type.
+    pub fn get<E: StdError + 'static>(&self) -> Option<&E> {
+        self.error.downcast_ref()
+    }
+}
+
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl StdError for LockError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.error.source()
+    }
+}
+
 impl FenceError {
     /// The stale token behind it, where that is what happened.
     pub fn stale(&self) -> Option<StaleToken> {
@@ -84,7 +116,7 @@ impl FenceError {
     pub fn outcome(&self) -> Outcome {
         match self {
             Self::Failed { outcome, .. } => *outcome,
-            Self::Lock(error) => error.outcome(),
+            Self::Lock(error) => error.outcome,
             _ => Outcome::NotApplied,
         }
     }

@@ -30,8 +30,7 @@ use object_store::{
 
 use super::error::{FenceError, StaleToken};
 use super::rejection::rejected;
-use crate::error::Outcome;
-use crate::owner::Owner;
+use crate::outcome::Outcome;
 use crate::token::Token;
 
 use envelope::Envelope;
@@ -53,8 +52,8 @@ pub fn no_retries() -> RetryConfig {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use leasehold::Token;
-/// use leasehold::fence::objects::FencedObject;
+/// use leasehold_fence::Token;
+/// use leasehold_fence::objects::FencedObject;
 /// use object_store::memory::InMemory;
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -62,7 +61,7 @@ pub fn no_retries() -> RetryConfig {
 /// report.put(Token::new(34), "new").await?;
 /// assert!(report.put(Token::new(33), "late").await.unwrap_err().stale().is_some());
 /// assert_eq!(report.get().await?.unwrap(), "new");
-/// # Ok::<(), leasehold::fence::FenceError>(()) }).unwrap();
+/// # Ok::<(), leasehold_fence::FenceError>(()) }).unwrap();
 /// ```
 #[derive(Clone)]
 pub struct FencedObject {
@@ -157,7 +156,7 @@ impl FencedObject {
         change: impl Fn(Option<&Found>) -> (bool, Bytes),
     ) -> Result<(), FenceError> {
         // Nobody else's: by it a write recognises itself.
-        let nonce = Owner::random().to_string();
+        let nonce = format!("{:032x}", rand::random::<u128>());
         for _ in 0..ATTEMPTS {
             let found = self.read().await?;
             if let Some(found) = &found {

@@ -4,7 +4,7 @@
 use super::error::{FenceError, StaleToken, unsigned};
 use super::moved::Moved;
 use super::rejection::rejected;
-use crate::error::Outcome;
+use crate::outcome::Outcome;
 use crate::token::Token;
 
 /// How often a conditional write is tried that found no row which looks as if it should.

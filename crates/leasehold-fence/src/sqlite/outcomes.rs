@@ -1,4 +1,4 @@
-//! The outcomes of [`Once`](crate::fence::Once) in a SQLite file.
+//! The outcomes of [`Once`](crate::Once) in a SQLite file.
 
 use std::fmt;
 use std::path::Path;
@@ -9,10 +9,10 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, OptionalExtension};
 
 use super::KIND;
-use crate::error::Outcome;
-use crate::fence::error::{FenceError, StaleToken, signed, unsigned};
-use crate::fence::once::{Answer, DEFAULT_KEEP, Outcomes, PRUNED, Standing};
-use crate::fence::rejection::rejected;
+use crate::error::{FenceError, StaleToken, signed, unsigned};
+use crate::outcome::Outcome;
+use crate::outcomes::{Answer, DEFAULT_KEEP, Outcomes, PRUNED, Standing};
+use crate::rejection::rejected;
 use crate::token::Token;
 
 /// Outcomes in a SQLite file, for the processes of one machine. Cheap to clone.

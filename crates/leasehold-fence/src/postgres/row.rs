@@ -4,8 +4,8 @@ use tokio_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
 
 use super::KIND;
-use crate::fence::error::{FenceError, signed};
-use crate::fence::rows::{ATTEMPTS, Rows};
+use crate::error::{FenceError, signed};
+use crate::rows::{ATTEMPTS, Rows};
 use crate::token::Token;
 
 /// A value of a row, as the driver takes it.

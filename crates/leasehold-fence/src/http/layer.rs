@@ -31,7 +31,7 @@ type Answer<B> = Response<Either<B, Full<Bytes>>>;
 /// use bytes::Bytes;
 /// use http::{Request, Response, StatusCode};
 /// use http_body_util::Full;
-/// use leasehold::fence::http::{FenceLayer, FencedBody, MemoryMarks};
+/// use leasehold_fence::http::{FenceLayer, FencedBody, MemoryMarks};
 /// use tower::{Layer, ServiceExt, service_fn};
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
