@@ -9,58 +9,41 @@ use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
-use super::{
-    Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Release, Renewal, Reply, Turn,
-    Verdict,
-};
+use super::kit::verbs::verbs;
 use crate::clock::Clock;
 use crate::error::{Operation, Result};
 use crate::guarantees::{Consistency, Guarantees};
 use crate::holder::Holder;
-use crate::loss::Forced;
 use crate::name::Name;
 use crate::owner::Owner;
-use crate::token::Token;
 
-use answer::encode_holder;
-use batch::Located;
-use connector::Connector;
+use connection::Connector;
 use info::Info;
 use keys::Keys;
-use route::Route;
+use script::encode_holder;
 #[doc(hidden)]
 pub use script::script_text;
+use topology::{Located, Topology};
 use url::Settings;
 use waiters::Waiters;
 
-pub(super) mod answer;
-mod batch;
-pub(super) mod claim;
-mod cluster;
-mod connection;
-pub(super) mod connector;
-mod ears;
+mod acquire;
+pub(super) mod admin;
+pub(super) mod connection;
 pub(super) mod error;
 pub(super) mod examine;
-mod force;
 mod hold;
 pub(super) mod info;
-pub(super) mod inspect;
 pub(super) mod keys;
-mod pulse;
-mod replicas;
-mod request;
-mod resp;
-mod route;
+mod layout;
 pub(super) mod script;
-mod sentinel;
-pub(super) mod server;
-mod slots;
+pub(super) mod session;
+mod topology;
 pub(super) mod url;
+mod wait;
 pub(super) mod waiters;
-mod wire;
 
 /// The most claims, renewals or releases of one call: more would keep the server from
 /// others for long.
@@ -75,11 +58,12 @@ pub struct RedisStore {
     settings: Settings,
     clock: Clock,
     guarantees: Guarantees,
-    route: Route,
+    topology: Topology,
     waiters: Arc<Waiters>,
     /// The last client's holder, as one word: mostly there is one client.
-    holder: Mutex<Option<(Arc<Holder>, Arc<str>)>>,
-    pulse: JoinHandle<()>,
+    holder: Mutex<Option<(Arc<Holder>, String)>>,
+    /// Ends with the store.
+    _heartbeats: JoinSet<()>,
 }
 
 impl RedisStore {
@@ -101,9 +85,8 @@ impl RedisStore {
     /// [`Unreachable`](crate::ErrorKind::Unreachable) when no server answers in time,
     /// [`Refused`](crate::ErrorKind::Refused) when it may throw locks away.
     pub async fn open(url: &str, clock: Clock) -> Result<Arc<Self>> {
-        let settings = Settings::parse(url)?;
-        let opening = Self::open_with(settings, clock).await;
-        opening.map_err(|error| error.on_store(STORE).during(Operation::Connect, None))
+        let opening = async { Self::open_with(Settings::parse(url)?, clock).await };
+        opening.await.map_err(|error| error.on_store(STORE).during(Operation::Connect, None))
     }
 
     async fn open_with(settings: Settings, clock: Clock) -> Result<Arc<Self>> {
@@ -111,12 +94,12 @@ impl RedisStore {
         let connector = Connector::new(&settings, &clock, &waiters)?;
         // Its own, so that each message reaches one client.
         let channel = format!("leasehold:wake:{}", Owner::random());
-        let route = Route::open(&settings, connector, channel).await?;
+        let topology = Topology::open(&settings, connector, channel).await?;
         let mut persists = true;
-        for server in route.masters().await? {
+        for server in topology.masters().await? {
             let info = Info::ask(&server).await?;
             examine::refuse_unsafe(&server, &info, settings.allow_unsafe)?;
-            route.check(&server, &info)?;
+            examine::refuse_another(&topology, &server, &info)?;
             persists &= info.persists();
         }
         let guarantees = Guarantees {
@@ -132,10 +115,10 @@ impl RedisStore {
             ..Guarantees::of(STORE)
         };
         Ok(Arc::new_cyclic(|store| {
-            let beating = pulse::beat(store.clone(), waiters.clone(), clock.clone());
-            let pulse = tokio::spawn(beating);
-            let holder = Mutex::default();
-            Self { settings, clock, guarantees, route, waiters, holder, pulse }
+            let mut heartbeats = JoinSet::new();
+            heartbeats.spawn(wait::heartbeats(store.clone(), waiters.clone(), clock.clone()));
+            let (holder, _heartbeats) = (Mutex::default(), heartbeats);
+            Self { settings, clock, guarantees, topology, waiters, holder, _heartbeats }
         }))
     }
 
@@ -145,22 +128,11 @@ impl RedisStore {
 
     /// How scripts know who asks: where it hears of grants in this slot, and the holder.
     fn who(&self, slot: u16, holder: &Arc<Holder>) -> String {
-        let mut who = self.route.channel(slot);
-        who.push(' ');
-        who.push_str(&self.holder_word(holder));
-        who
-    }
-
-    fn holder_word(&self, holder: &Arc<Holder>) -> Arc<str> {
         let mut last = self.holder.lock();
-        match &*last {
-            Some((known, word)) if Arc::ptr_eq(known, holder) => word.clone(),
-            _ => {
-                let word: Arc<str> = encode_holder(holder).into();
-                *last = Some((holder.clone(), word.clone()));
-                word
-            }
-        }
+        let known = last.take().filter(|(known, _)| Arc::ptr_eq(known, holder));
+        let (_, word) =
+            last.insert(known.unwrap_or_else(|| (holder.clone(), encode_holder(holder))));
+        format!("{} {word}", self.topology.channel(slot))
     }
 
     fn locate<T>(&self, items: Vec<T>, name: impl Fn(&T) -> &Name) -> Vec<Located<T>> {
@@ -168,70 +140,7 @@ impl RedisStore {
     }
 }
 
-impl Backend for RedisStore {
-    fn guarantees(&self) -> &Guarantees {
-        &self.guarantees
-    }
-
-    fn limits(&self) -> Limits {
-        Limits::new(BATCH, IN_FLIGHT)
-    }
-
-    fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
-        Box::pin(async move { self.claim(claims).await })
-    }
-
-    fn wait(self: Arc<Self>, claim: Claim) -> Reply<Turn> {
-        Box::pin(async move { self.wait_for_turn(claim).await })
-    }
-
-    fn leave(self: Arc<Self>, claim: Claim) -> Reply<()> {
-        Box::pin(async move { self.leave_line(claim).await })
-    }
-
-    fn settle(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Option<Grant>>> {
-        Box::pin(async move { self.settle_claims(claims).await })
-    }
-
-    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Renewal>> {
-        Box::pin(async move { self.renew_holds(holds).await })
-    }
-
-    fn release(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Release>> {
-        Box::pin(async move { self.release_holds(holds).await })
-    }
-
-    fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
-        Box::pin(async move {
-            self.keys(&name).check()?;
-            let info = self.look(vec![name]).await?.pop();
-            Ok(info
-                .filter(|info| info.lease.is_some() || info.waiters > 0 || info.forced.is_some()))
-        })
-    }
-
-    fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
-        Box::pin(async move { self.look_at_all(&prefix).await })
-    }
-
-    fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>> {
-        Box::pin(async move { self.force(name, forced).await })
-    }
-
-    fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
-        Box::pin(async move { self.findings().await })
-    }
-
-    fn hint(self: Arc<Self>) -> Reply<Hint> {
-        Box::pin(async move { Ok(self.waiters.next_hint().await) })
-    }
-}
-
-impl Drop for RedisStore {
-    fn drop(&mut self) {
-        self.pulse.abort();
-    }
-}
+verbs!(RedisStore, STORE, |store| &store.guarantees, Limits::new(BATCH, IN_FLIGHT));
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use super::redis::examine::refuse_unsafe;
 use super::redis::info::Info;
 use super::redis::keys::Keys;
-use super::redis::server::KEEPS;
+use super::redis::session::KEEPS;
 use super::redis::url::Settings;
 use crate::backend::{
     Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Release, Renewal, Reply, Turn,
@@ -172,10 +172,11 @@ impl RedlockStore {
             let mending = mend::mend(this.clone(), store.mending.clone());
             store.tasks.push(tokio::spawn(mending));
             for node in &store.nodes {
-                let (this, ears, index) = (this.clone(), node.ears.clone(), node.index);
+                let (this, index) = (this.clone(), node.index);
+                let mut hints = node.ears.hints.subscribe();
                 store.tasks.push(tokio::spawn(async move {
                     loop {
-                        let hint = ears.next_hint().await;
+                        let hint = hints.recv().await.unwrap_or(Hint::All);
                         let Some(store) = this.upgrade() else { return };
                         store.heard(index, hint);
                     }

@@ -16,6 +16,14 @@ impl Default for Hints {
     }
 }
 
+impl Hints {
+    /// All hints from now on: none between two of them is missed. (Too many at once are an error,
+    /// which stands for [`Hint::All`].)
+    pub(in crate::backend) fn subscribe(&self) -> broadcast::Receiver<Hint> {
+        self.0.subscribe()
+    }
+}
+
 #[cfg(not(all(test, shuttle)))]
 impl Hints {
     pub(in crate::backend) fn announce(&self, hint: Hint) {

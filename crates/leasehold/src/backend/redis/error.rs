@@ -2,11 +2,12 @@
 
 use redis::{ErrorKind as Cause, RedisError};
 
+use super::url::Host;
 use crate::error::{Error, ErrorKind};
 
 /// Why a request has no answer.
 #[derive(Debug, Clone)]
-pub(in crate::backend) enum Failure {
+pub(crate) enum Failure {
     /// It was never sent.
     NotSent(Error),
     /// The server refused it.
@@ -16,7 +17,7 @@ pub(in crate::backend) enum Failure {
 }
 
 impl Failure {
-    pub(in crate::backend) fn of(error: RedisError) -> Self {
+    pub(super) fn of(error: RedisError) -> Self {
         match error.kind() {
             Cause::Server(_) | Cause::Extension => Self::Refused(error),
             _ => {
@@ -27,13 +28,13 @@ impl Failure {
         }
     }
 
-    pub(in crate::backend) fn silent() -> Self {
+    pub(crate) fn silent() -> Self {
         let message = "the server did not answer in time";
         Self::Unanswered(Error::new(ErrorKind::Unreachable, message).outcome_unknown())
     }
 
     /// What the server refused it for, in one word.
-    pub(in crate::backend) fn code(&self) -> Option<&str> {
+    pub(super) fn code(&self) -> Option<&str> {
         match self {
             Self::Refused(error) => code_of(error),
             Self::NotSent(_) | Self::Unanswered(_) => None,
@@ -67,47 +68,43 @@ fn code_of(error: &RedisError) -> Option<&str> {
     Some(if is_code { word } else { code })
 }
 
-/// A refusal by the server. All of the first kind come before a script's first write.
+/// A refusal by the server. All but the last two come before a script's first write.
 fn refused(error: RedisError) -> Error {
+    use ErrorKind::{Unavailable, Unusable};
     let (kind, advice) = match code_of(&error).unwrap_or_default() {
         "READONLY" => (
-            ErrorKind::Unavailable,
+            Unavailable,
             "this server is a replica (a fail-over?): connect to the master, or through Sentinel",
         ),
-        "LOADING" => (ErrorKind::Unavailable, "the server is loading its data; try again later"),
-        "BUSY" => (ErrorKind::Unavailable, "another script keeps the server busy"),
+        "LOADING" => (Unavailable, "the server is loading its data; try again later"),
+        "BUSY" => (Unavailable, "another script keeps the server busy"),
         "TRYAGAIN" | "MOVED" | "ASK" => {
-            (ErrorKind::Unavailable, "the lock's slot is just moving to another node; try again")
+            (Unavailable, "the lock's slot is just moving to another node; try again")
         }
         "CLUSTERDOWN" | "MASTERDOWN" => {
-            (ErrorKind::Unavailable, "no master is there for this lock; wait for a fail-over")
+            (Unavailable, "no master is there for this lock; wait for a fail-over")
         }
-        "NOREPLICAS" => (
-            ErrorKind::Unavailable,
-            "the server has too few replicas to accept writes (min-replicas-to-write)",
-        ),
+        "NOREPLICAS" => {
+            let advice = "the server has too few replicas to accept writes (min-replicas-to-write)";
+            (Unavailable, advice)
+        }
         "MISCONF" => (
-            ErrorKind::Unavailable,
+            Unavailable,
             "the server cannot write its data to disk and stopped accepting writes; see its log",
         ),
-        "OOM" => (ErrorKind::Unavailable, "the server's memory is full; raise maxmemory"),
-        "NOAUTH" => (ErrorKind::Unusable, "the server wants a password, and the URL has none"),
-        "WRONGPASS" => {
-            (ErrorKind::Unusable, "the server wants another user or password than the URL has")
-        }
-        "CROSSSLOT" => {
-            (ErrorKind::Unusable, "this is a cluster: write redis+cluster:// in place of redis://")
-        }
+        "OOM" => (Unavailable, "the server's memory is full; raise maxmemory"),
+        "NOAUTH" => (Unusable, "the server wants a password, and the URL has none"),
+        "WRONGPASS" => (Unusable, "the server wants another user or password than the URL has"),
+        "CROSSSLOT" => (Unusable, "this is a cluster: write redis+cluster:// in place of redis://"),
         "NOPERM" => {
             let message = "the user in the URL may not do this: it needs EVALSHA, SCRIPT LOAD, \
                            PUBLISH, SUBSCRIBE, the lock keys, {*}leasehold:* and the channels \
                            leasehold:* and {*}leasehold:*";
-            let error = Error::new(ErrorKind::Unusable, message).caused_by(error);
-            return error.outcome_unknown();
+            return Error::new(Unusable, message).caused_by(error).outcome_unknown();
         }
         _ => {
             let message = format!("the server refused it: {error}");
-            return Error::new(ErrorKind::Unusable, message).outcome_unknown();
+            return Error::new(Unusable, message).outcome_unknown();
         }
     };
     Error::new(kind, advice).caused_by(error)
@@ -115,7 +112,7 @@ fn refused(error: RedisError) -> Error {
 
 /// Where the URL has the user and the password for a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::backend) enum Login {
+pub(super) enum Login {
     /// Before the `@`.
     Server,
     /// In options of their own.
@@ -124,30 +121,28 @@ pub(in crate::backend) enum Login {
 
 impl Login {
     /// What to say of a server that wants a password, where the URL has none.
-    pub(in crate::backend) fn missing(self, address: &str) -> String {
+    pub(super) fn missing(self, host: &Host) -> String {
         match self {
             Self::Server => format!(
-                "{address} wants a password, and the URL has none: write it before the host, as in \
+                "{host} wants a password, and the URL has none: write it before the host, as in \
                  redis://user:password@host (without a user redis://:password@host)"
             ),
             Self::Sentinel => format!(
-                "the sentinel at {address} wants a password of its own: add sentinel-password= to \
+                "the sentinel at {host} wants a password of its own: add sentinel-password= to \
                  the URL (and sentinel-user=, if it is not the default user's)"
             ),
         }
     }
 
     /// What to say of a server that refuses those in the URL.
-    fn wrong(self, address: &str) -> String {
+    fn wrong(self, host: &Host) -> String {
         let check = "check both (special characters are written as %-escapes)";
         match self {
             Self::Server => {
-                format!(
-                    "{address} refuses the user or the password before the @ of the URL: {check}"
-                )
+                format!("{host} refuses the user or the password before the @ of the URL: {check}")
             }
             Self::Sentinel => format!(
-                "the sentinel at {address} refuses sentinel-user or sentinel-password of the URL: \
+                "the sentinel at {host} refuses sentinel-user or sentinel-password of the URL: \
                  {check}"
             ),
         }
@@ -155,33 +150,30 @@ impl Login {
 }
 
 /// Why there is no connection: nothing was sent.
-pub(in crate::backend) fn not_connected(address: &str, login: Login, error: RedisError) -> Error {
-    let there_is_none = || format!("cannot connect to {address}");
+pub(super) fn not_connected(host: &Host, login: Login, error: RedisError) -> Error {
+    use ErrorKind::{Unreachable, Unusable};
+    let there_is_none = || format!("cannot connect to {host}");
     let (kind, message) = match (code_of(&error), error.kind()) {
-        (Some("NOAUTH"), _) => (ErrorKind::Unusable, login.missing(address)),
-        (Some("WRONGPASS"), _) | (_, Cause::AuthenticationFailed) => {
-            (ErrorKind::Unusable, login.wrong(address))
-        }
+        (Some("NOAUTH"), _) => (Unusable, login.missing(host)),
+        (Some("WRONGPASS"), _) | (_, Cause::AuthenticationFailed) => (Unusable, login.wrong(host)),
         (Some("NOPERM"), _) => {
             let message = format!(
-                "the user in the URL may not do what every connection to {address} begins with: see \
+                "the user in the URL may not do what every connection to {host} begins with: see \
                  the permissions in the documentation of this store"
             );
-            (ErrorKind::Unusable, message)
+            (Unusable, message)
         }
-        (_, Cause::InvalidClientConfig) => (ErrorKind::Unusable, there_is_none()),
+        (_, Cause::InvalidClientConfig) => (Unusable, there_is_none()),
         (_, Cause::RESP3NotSupported) => {
-            let message =
-                format!("{address} is older than Redis 6.0.6, which is the least that works");
-            (ErrorKind::Unusable, message)
+            (Unusable, format!("{host} is older than Redis 6.0.6, which is the least that works"))
         }
-        _ => (ErrorKind::Unreachable, there_is_none()),
+        _ => (Unreachable, there_is_none()),
     };
     Error::new(kind, message).caused_by(error)
 }
 
 /// An answer that no script of ours gives.
-pub(in crate::backend) fn unexpected() -> Error {
+pub(crate) fn unexpected() -> Error {
     let message = "the server answered something that no script of ours answers; please report it";
     Error::new(ErrorKind::Internal, message).outcome_unknown()
 }

@@ -1,118 +1,167 @@
 //! Holds: proving, extending and giving back what is held.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
 
 use super::RedisStore;
-use super::answer::{items, number, text};
-use super::batch::{Located, by_slot};
-use super::claim::millis;
-use super::error::unexpected;
 use super::keys::Companion::{Forced as ForcedKey, Queue, Record};
-use super::keys::Keys;
-use super::script::{Call, REASON, RELEASE, RENEW};
-use crate::backend::{Hold, Proof, Release, Renewal};
-use crate::error::Result;
+use super::script::{Call, REASON, RELEASE, RENEW, items, millis, number, parts, text};
+use super::topology::Located;
+use crate::backend::{Claim, Grant, Hint, Hold, Proof, Release, Renewal};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
 use crate::loss::{Forced, LossReason};
 
-impl RedisStore {
-    pub(super) async fn renew_holds(&self, holds: Vec<Hold>) -> Result<Vec<Renewal>> {
-        if !self.route.slots_matter() {
-            return self.renew_in_slot(holds).await;
-        }
-        let holds = self.locate(holds, |hold| &hold.name);
-        let renew = |some: Vec<Located<Hold>>| {
-            self.renew_in_slot(some.into_iter().map(|(_, hold)| hold).collect())
-        };
-        by_slot(holds, true, renew).await
-    }
+/// How long a WAIT waits at most. Two of them have to fit into the time that a request has.
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
 
-    async fn renew_in_slot(&self, holds: Vec<Hold>) -> Result<Vec<Renewal>> {
-        let call = renewal(&self.settings.prefix, &holds);
-        let at = self.clock.now();
-        let answers = items(self.route.call(&call).await?, holds.len())?;
-        let mut renewals = Vec::with_capacity(holds.len());
-        let mut gone = Vec::new();
-        for (place, (hold, answer)) in holds.iter().zip(&answers).enumerate() {
-            if number(answer)? == 1 {
-                let valid_for = Duration::from_millis(millis(hold.ttl));
-                renewals.push(Renewal::Renewed(Proof { at, valid_for }));
-            } else {
-                gone.push(place);
-                renewals.push(Renewal::NotYours(LossReason::Expired));
-            }
-        }
-        if !gone.is_empty() {
-            let lost: Vec<_> = gone.iter().map(|place| &holds[*place]).collect();
-            // They are lost in any case; without an answer it is only not known why.
-            if let Ok(reasons) = self.reasons(&lost).await {
-                for (place, reason) in gone.into_iter().zip(reasons) {
-                    renewals[place] = Renewal::NotYours(reason);
-                }
-            }
-        }
-        Ok(renewals)
-    }
-
-    async fn reasons(&self, lost: &[&Hold]) -> Result<Vec<LossReason>> {
-        let slot = lost.first().map_or(0, |hold| self.keys(&hold.name).slot);
-        let mut call = Call::new(&REASON, slot, 2 * lost.len());
-        for hold in lost {
-            call.keys(&self.keys(&hold.name), &[ForcedKey]);
-        }
-        for hold in lost {
-            call.arg(hold.token.get());
-        }
-        let answers = items(self.route.call(&call).await?, lost.len())?;
-        let reasons = answers.iter().map(|answer| match answer {
-            Value::Array(parts) if parts.len() == 2 => {
-                let (by, reason) = (text(&parts[0])?, text(&parts[1])?);
-                Ok(LossReason::Forced(Forced::new(by, reason)))
-            }
-            Value::Int(0) => Ok(LossReason::Expired),
-            Value::Int(_) => Ok(LossReason::Taken),
-            _ => Err(unexpected()),
-        });
-        reasons.collect()
-    }
-
-    pub(super) async fn release_holds(&self, holds: Vec<Hold>) -> Result<Vec<Release>> {
-        let holds = self.locate(holds, |hold| &hold.name);
-        by_slot(holds, self.route.slots_matter(), |some| self.release_in_slot(some)).await
-    }
-
-    async fn release_in_slot(&self, holds: Vec<Located<Hold>>) -> Result<Vec<Release>> {
-        let slot = holds.first().map_or(0, |(keys, _)| keys.slot);
-        let mut call = Call::new(&RELEASE, slot, 3 * holds.len());
-        for (keys, _) in &holds {
-            call.keys(keys, &[Record, Queue]);
-        }
-        for (_, hold) in &holds {
-            call.owner(hold.owner).arg(hold.token.get());
-        }
-        let answers = items(self.route.call(&call).await?, holds.len())?;
-        let verdicts = answers.iter().map(|answer| {
-            Ok(if number(answer)? == 1 { Release::Released } else { Release::NotHeld })
-        });
-        verdicts.collect()
-    }
+pub(super) async fn renew(store: Arc<RedisStore>, holds: Vec<Hold>) -> Result<Vec<Renewal>> {
+    let holds = store.locate(holds, |hold| &hold.name);
+    store.topology.by_slot(holds, |some| renew_in_slot(&store, some)).await
 }
 
-/// One call that renews all of these, which are in one slot where slots matter.
-pub(super) fn renewal(prefix: &str, holds: &[Hold]) -> Call {
-    let mut keys = Keys::default();
-    if let Some(first) = holds.first() {
-        keys.become_those_of(prefix, &first.name);
+async fn renew_in_slot(store: &RedisStore, holds: Vec<Located<Hold>>) -> Result<Vec<Renewal>> {
+    let at = store.clock.now();
+    let answers = items(store.topology.call(&renewal(&holds)).await?, holds.len())?;
+    let mut renewals = Vec::with_capacity(holds.len());
+    let (mut lost, mut places) = (Vec::new(), Vec::new());
+    for (place, (hold, answer)) in holds.iter().zip(&answers).enumerate() {
+        if number(answer)? == 1 {
+            renewals.push(Renewal::Renewed(proof(at, hold.1.ttl)));
+        } else {
+            lost.push(hold);
+            places.push(place);
+            renewals.push(Renewal::NotYours(LossReason::Expired));
+        }
     }
-    let mut call = Call::new(&RENEW, keys.slot, 2 * holds.len());
-    for hold in holds {
-        // Written into the same room: there may be a hundred thousand of them.
-        keys.become_those_of(prefix, &hold.name);
-        call.keys(&keys, &[Record]);
+    if !lost.is_empty() {
+        // They are lost in any case; without an answer it is only not known why.
+        let reasons = reasons(store, &lost).await.unwrap_or_default();
+        for (place, reason) in places.into_iter().zip(reasons) {
+            renewals[place] = Renewal::NotYours(reason);
+        }
     }
-    for hold in holds {
-        call.owner(hold.owner).arg(hold.token.get()).arg(millis(hold.ttl));
+    Ok(renewals)
+}
+
+/// A call that renews all of these, which are in one slot where slots matter.
+fn renewal(holds: &[Located<Hold>]) -> Call {
+    let mut call = Call::new(&RENEW, holds[0].0.slot, 2 * holds.len());
+    for (keys, _) in holds {
+        call.keys(keys, &[Record]);
+    }
+    for (_, hold) in holds {
+        call.arg(hold.owner).arg(hold.token).arg(millis(hold.ttl));
     }
     call
+}
+
+async fn reasons(store: &RedisStore, lost: &[&Located<Hold>]) -> Result<Vec<LossReason>> {
+    let mut call = Call::new(&REASON, lost[0].0.slot, 2 * lost.len());
+    for (keys, _) in lost {
+        call.keys(keys, &[ForcedKey]);
+    }
+    for (_, hold) in lost {
+        call.arg(hold.token);
+    }
+    let answers = items(store.topology.call(&call).await?, lost.len())?;
+    let reasons = answers.iter().map(|answer| match answer {
+        Value::Int(0) => Ok(LossReason::Expired),
+        Value::Int(_) => Ok(LossReason::Taken),
+        forced => {
+            let [by, reason] = parts(forced)?;
+            Ok(LossReason::Forced(Forced::new(text(by)?, text(reason)?)))
+        }
+    });
+    reasons.collect()
+}
+
+pub(super) async fn release(store: Arc<RedisStore>, holds: Vec<Hold>) -> Result<Vec<Release>> {
+    let holds = store.locate(holds, |hold| &hold.name);
+    store.topology.by_slot(holds, |some| release_in_slot(&store, some)).await
+}
+
+async fn release_in_slot(store: &RedisStore, holds: Vec<Located<Hold>>) -> Result<Vec<Release>> {
+    let mut call = Call::new(&RELEASE, holds[0].0.slot, 3 * holds.len());
+    for (keys, _) in &holds {
+        call.keys(keys, &[Record, Queue]);
+    }
+    for (_, hold) in &holds {
+        call.arg(hold.owner).arg(hold.token);
+    }
+    let answers = items(store.topology.call(&call).await?, holds.len())?;
+    let verdicts = answers
+        .iter()
+        .map(|answer| Ok(if number(answer)? == 1 { Release::Released } else { Release::NotHeld }));
+    verdicts.collect()
+}
+
+pub(super) async fn hint(store: Arc<RedisStore>) -> Result<Hint> {
+    Ok(store.waiters.hints.next().await)
+}
+
+/// Waits until enough replicas have what was granted, however it came about: by a claim, by a
+/// turn in the queue, or found by settling. Otherwise all of it is given back, and the error
+/// says that the outcome is unknown: the caller settles, which finds what is left.
+///
+/// All claims are in one slot, where slots matter.
+pub(super) async fn replicate(
+    store: &RedisStore,
+    granted: Vec<(&Located<Claim>, &mut Grant)>,
+) -> Result<()> {
+    if granted.is_empty() {
+        return Ok(());
+    }
+    let hold = |((keys, claim), grant): &(&Located<Claim>, &mut Grant)| {
+        (keys.clone(), claim.hold(grant.token))
+    };
+    let holds: Vec<_> = granted.iter().map(hold).collect();
+    let at = store.clock.now();
+    let error = match are_replicated(store, &holds).await {
+        Ok(true) => {
+            for ((_, claim), grant) in granted {
+                grant.proof = proof(at, claim.ttl);
+            }
+            return Ok(());
+        }
+        Ok(false) => Error::new(ErrorKind::Unavailable, "the lease ended before replicas had it"),
+        Err(error) => error,
+    };
+    // If this fails as well, the caller's settling comes back to it.
+    let _ = release_in_slot(store, holds).await;
+    Err(error.outcome_unknown())
+}
+
+/// Whether all of these are still held. An error if too few replicas have them.
+async fn are_replicated(store: &RedisStore, holds: &[Located<Hold>]) -> Result<bool> {
+    let wanted = store.settings.wait_replicas;
+    let limit = (store.settings.timeout / 4).min(LONGEST_WAIT);
+    let not_asked = |error: Error| {
+        let message = "the replicas could not be asked whether they have the lease: it was \
+                       given back; wait-replicas needs a second connection to the master";
+        Error::new(error.kind().clone(), message).caused_by(error)
+    };
+    let replicas = store.topology.replicas(holds[0].0.slot).await.map_err(not_asked)?;
+    let confirmed = replicas.confirm(renewal(holds), wanted, limit).await;
+    let (renewed, count) = confirmed.map_err(|failure| not_asked(failure.into()))?;
+    for answer in items(renewed, holds.len())? {
+        if number(&answer)? == 0 {
+            return Ok(false);
+        }
+    }
+    if count < wanted {
+        let message = format!(
+            "only {count} of {wanted} replicas had the lease in time: it was given back; \
+             see to the replicas, or lower wait-replicas"
+        );
+        return Err(Error::new(ErrorKind::Unavailable, message));
+    }
+    Ok(true)
+}
+
+/// That a lease was granted or extended by what was sent at this moment.
+pub(super) fn proof(at: Moment, ttl: Duration) -> Proof {
+    Proof { at, valid_for: Duration::from_millis(millis(ttl)) }
 }

@@ -3,19 +3,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use redis::Value;
-
-use super::answer::text;
-use super::server::Server;
+use super::script::text;
+use super::session::{Server, value_of};
 use crate::error::Result;
 
 /// The answer to INFO.
 #[derive(Debug, Default)]
-pub(in crate::backend) struct Info(HashMap<String, String>);
+pub(crate) struct Info(HashMap<String, String>);
 
 impl Info {
-    pub(in crate::backend) async fn ask(server: &Arc<Server>) -> Result<Self> {
-        let answer = server.ask_in_time(&redis::cmd("INFO")).await?;
+    pub(crate) async fn ask(server: &Arc<Server>) -> Result<Self> {
+        let answer = server.ask_in_time(&["INFO"]).await?;
         Ok(Self::parse(text(&answer)?))
     }
 
@@ -24,67 +22,55 @@ impl Info {
         Self(fields.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect())
     }
 
-    pub(in crate::backend) fn get(&self, name: &str) -> Option<&str> {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
 
-    pub(in crate::backend) fn number(&self, name: &str) -> u64 {
+    pub(crate) fn number(&self, name: &str) -> u64 {
         self.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 
     /// Its version of the protocol and commands, as Redis counts them.
-    pub(in crate::backend) fn version(&self) -> (u32, u32, u32) {
+    pub(crate) fn version(&self) -> (u32, u32, u32) {
         let mut parts = self.get("redis_version").unwrap_or_default().split('.');
         let mut next = || parts.next().and_then(|part| part.parse().ok()).unwrap_or(0);
         (next(), next(), next())
     }
 
     /// What it is, in words.
-    pub(in crate::backend) fn product(&self) -> String {
+    pub(crate) fn product(&self) -> String {
         match self.get("valkey_version") {
             Some(version) => format!("Valkey {version}"),
             None => format!("Redis {}", self.get("redis_version").unwrap_or("of unknown version")),
         }
     }
 
-    pub(in crate::backend) fn is_master(&self) -> bool {
+    pub(crate) fn is_master(&self) -> bool {
         self.get("role") == Some("master")
     }
 
-    pub(in crate::backend) fn is_cluster(&self) -> bool {
+    pub(crate) fn is_cluster(&self) -> bool {
         self.number("cluster_enabled") == 1
     }
 
-    pub(in crate::backend) fn persists(&self) -> bool {
+    pub(crate) fn persists(&self) -> bool {
         self.number("aof_enabled") == 1
     }
 
     /// The policy by which it throws keys away when its memory is full, if it does.
-    pub(in crate::backend) fn eviction(&self) -> Option<&str> {
+    pub(crate) fn eviction(&self) -> Option<&str> {
         self.get("maxmemory_policy").filter(|policy| *policy != "noeviction")
     }
 
     /// Whether it has a limit at which it would.
-    pub(in crate::backend) fn is_limited(&self) -> bool {
+    pub(crate) fn is_limited(&self) -> bool {
         self.number("maxmemory") > 0
     }
 }
 
 /// One setting, where the user in the URL may read it.
-pub(in crate::backend) async fn setting(server: &Arc<Server>, name: &str) -> Option<String> {
-    let mut get = redis::cmd("CONFIG");
-    get.arg("GET").arg(name);
-    value_of(&server.ask_in_time(&get).await.ok()?)
-}
-
-/// What the answer to `CONFIG GET` of one setting says.
-pub(in crate::backend) fn value_of(answer: &Value) -> Option<String> {
-    let value = match answer {
-        Value::Map(pairs) => pairs.first().map(|(_, value)| value),
-        Value::Array(pair) => pair.get(1),
-        _ => None,
-    };
-    value.and_then(|value| text(value).ok().map(Into::into))
+pub(crate) async fn setting(server: &Arc<Server>, name: &str) -> Option<String> {
+    value_of(&server.ask_in_time(&["CONFIG", "GET", name]).await.ok()?)
 }
 
 #[cfg(test)]

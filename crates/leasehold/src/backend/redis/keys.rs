@@ -3,31 +3,33 @@
 //! A cluster keeps keys together whose `{tag}` is the same. The lock's own name cannot be
 //! that tag (it may have braces of its own), so every slot has a fixed tag that hashes to it.
 
+use std::fmt::Write;
 use std::sync::LazyLock;
 
 use crate::error::{Error, Result};
 use crate::name::Name;
+use crate::owner::Owner;
 
 /// How many slots a cluster has.
-pub(in crate::backend) const SLOTS: u16 = 16384;
+pub(crate) const SLOTS: u16 = 16384;
 
 /// The key of a lock, and what its companions begin with.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::backend) struct Keys {
+pub(crate) struct Keys {
     /// The slot that all of them are in.
-    pub(in crate::backend) slot: u16,
+    pub(crate) slot: u16,
     /// The lock's own key: a plain string that holds the owner.
-    pub(in crate::backend) lock: String,
+    pub(crate) lock: String,
 }
 
 /// The kinds of companions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::backend) enum Companion {
+pub(crate) enum Companion {
     /// The last token, and who got it.
     Record,
     /// Who waits, in order: a list. (Not the name that a redlock gives to a hash.)
     Queue,
-    /// Who waits at a node of a redlock, and who is barred there.
+    /// Who waits at a node of a redlock, and the tombstones there.
     Line,
     /// The last force-release.
     Forced,
@@ -45,24 +47,14 @@ impl Companion {
 }
 
 impl Keys {
-    pub(in crate::backend) fn new(prefix: &str, name: &Name) -> Self {
-        let lock = String::with_capacity(prefix.len() + name.as_str().len());
-        let mut keys = Self { slot: 0, lock };
-        keys.become_those_of(prefix, name);
-        keys
-    }
-
-    /// The keys of another lock, in the same room.
-    pub(in crate::backend) fn become_those_of(&mut self, prefix: &str, name: &Name) {
-        self.lock.clear();
-        self.lock.push_str(prefix);
-        self.lock.push_str(name.as_str());
-        self.slot = slot(self.lock.as_bytes());
+    pub(crate) fn new(prefix: &str, name: &Name) -> Self {
+        let lock = format!("{prefix}{name}");
+        Self { slot: slot(lock.as_bytes()), lock }
     }
 
     /// Refuses a lock whose own key would be a companion of another: with an empty prefix, or one
     /// that begins with a brace, a name may spell one.
-    pub(in crate::backend) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         match companion_of(&self.lock) {
             None => Ok(()),
             Some((_, other)) => Err(Error::invalid(format!(
@@ -73,26 +65,24 @@ impl Keys {
         }
     }
 
-    /// Writes the key that bars an owner, given as digits.
-    pub(in crate::backend) fn push_bar(&self, key: &mut String, owner: &str) {
+    /// Writes the key of an owner's tombstone.
+    pub(super) fn push_tombstone(&self, key: &mut String, owner: Owner) {
         push_tag(key, self.slot);
-        key.push_str("leasehold:bar:");
-        key.push_str(owner);
-        key.push(':');
-        key.push_str(&self.lock);
+        // A `String` takes everything.
+        let _ = write!(key, "leasehold:bar:{owner}:{}", self.lock);
     }
 
     /// Writes the key of this companion.
-    pub(in crate::backend) fn push_companion(&self, key: &mut String, companion: Companion) {
+    pub(crate) fn push_companion(&self, key: &mut String, companion: Companion) {
         push_tag(key, self.slot);
         key.push_str(companion.infix());
         key.push_str(&self.lock);
     }
 }
 
-/// The lock key that this key is, or belongs to as its line. What only remembers an
+/// The lock key that this key is, or belongs to as its queue. What only remembers an
 /// earlier lease says nothing about the present.
-pub(in crate::backend) fn lock_key_of(key: &str) -> Option<&str> {
+pub(super) fn lock_key_of(key: &str) -> Option<&str> {
     match companion_of(key) {
         None => Some(key),
         Some(("queue" | "line", lock)) => Some(lock),
@@ -115,7 +105,7 @@ fn companion_of(key: &str) -> Option<(&str, &str)> {
 }
 
 /// The slot of a key, as every Redis cluster computes it.
-pub(in crate::backend) fn slot(key: &[u8]) -> u16 {
+pub(crate) fn slot(key: &[u8]) -> u16 {
     let open = key.iter().position(|&byte| byte == b'{');
     let tag = open.and_then(|open| {
         let length = key[open + 1..].iter().position(|&byte| byte == b'}')?;
@@ -126,22 +116,21 @@ pub(in crate::backend) fn slot(key: &[u8]) -> u16 {
 
 /// `{…}`, so that what begins with it is in this slot. Do not change this: clients of all
 /// versions must agree on it.
-pub(in crate::backend) fn tag(slot: u16) -> String {
+pub(super) fn tag(slot: u16) -> String {
     let mut tag = String::with_capacity(64);
     push_tag(&mut tag, slot);
     tag
 }
 
 fn push_tag(key: &mut String, slot: u16) {
-    let (length, tag) = TAGS[usize::from(slot)];
-    // Digits and braces: always text.
-    key.push_str(std::str::from_utf8(&tag[..usize::from(length)]).unwrap_or_default());
+    key.push('{');
+    push_base36(key, TAGS[usize::from(slot)]);
+    key.push('}');
 }
 
-/// For each slot the smallest number whose base-36 digits hash to it, in braces: how many
-/// bytes that takes, and which.
-static TAGS: LazyLock<Vec<(u8, [u8; 7])>> = LazyLock::new(|| {
-    let mut tags = vec![(0, [0; 7]); usize::from(SLOTS)];
+/// For each slot the smallest number whose base-36 digits hash to it.
+static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
+    let mut tags = vec![None; usize::from(SLOTS)];
     let mut missing = tags.len();
     let mut digits = String::new();
     for number in 0.. {
@@ -150,16 +139,13 @@ static TAGS: LazyLock<Vec<(u8, [u8; 7])>> = LazyLock::new(|| {
         }
         digits.clear();
         push_base36(&mut digits, number);
-        let (length, tag) = &mut tags[usize::from(crc16(digits.as_bytes()) % SLOTS)];
-        if *length == 0 {
-            *length = digits.len() as u8 + 2;
-            tag[0] = b'{';
-            tag[1..=digits.len()].copy_from_slice(digits.as_bytes());
-            tag[1 + digits.len()] = b'}';
+        let tag = &mut tags[usize::from(crc16(digits.as_bytes()) % SLOTS)];
+        if tag.is_none() {
+            *tag = Some(number);
             missing -= 1;
         }
     }
-    tags
+    tags.into_iter().flatten().collect()
 });
 
 fn push_base36(text: &mut String, number: u32) {
@@ -237,10 +223,10 @@ mod tests {
                     let waits = matches!(kind, Queue | Line);
                     assert_eq!(lock_key_of(&key), waits.then_some(keys.lock.as_str()));
                 }
-                let mut bar = String::new();
-                keys.push_bar(&mut bar, &"0".repeat(32));
-                same_slot(&bar);
-                assert_eq!(lock_key_of(&bar), None);
+                let mut tombstone = String::new();
+                keys.push_tombstone(&mut tombstone, Owner::random());
+                same_slot(&tombstone);
+                assert_eq!(lock_key_of(&tombstone), None);
                 assert_eq!(lock_key_of(&keys.lock), Some(keys.lock.as_str()));
             }
         }
@@ -251,9 +237,9 @@ mod tests {
         let keys = |prefix: &str, name: &str| Keys::new(prefix, &Name::new(name).unwrap());
         let mut queue = String::new();
         keys("", "jobs").push_companion(&mut queue, Companion::Queue);
-        let mut bar = String::new();
-        keys("", "jobs").push_bar(&mut bar, &"0".repeat(32));
-        for taken in [&queue, &bar] {
+        let mut tombstone = String::new();
+        keys("", "jobs").push_tombstone(&mut tombstone, Owner::random());
+        for taken in [&queue, &tombstone] {
             let error = keys("", taken).check().unwrap_err();
             assert_eq!(*error.kind(), crate::ErrorKind::Invalid);
             assert!(error.to_string().contains("\"jobs\""), "{error}");

@@ -1,6 +1,5 @@
 //! What a URL says about a Redis store. Its secrets show in no `Debug`.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,27 +13,27 @@ const DEFAULT_PREFIX: &str = "lock:";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How to reach a Redis store, and how to use it.
-#[derive(Clone, PartialEq, Eq)]
-pub(in crate::backend) struct Settings {
-    pub(in crate::backend) deployment: Deployment,
-    pub(in crate::backend) hosts: Vec<Host>,
-    pub(in crate::backend) tls: Option<Tls>,
-    pub(in crate::backend) login: Login,
-    pub(in crate::backend) sentinel_login: Login,
-    pub(in crate::backend) database: i64,
-    pub(in crate::backend) prefix: String,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Settings {
+    pub(crate) deployment: Deployment,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) login: Login,
+    pub(crate) sentinel_login: Login,
+    pub(crate) database: i64,
+    pub(crate) prefix: String,
     /// How long to wait for a connection, or for an answer that nobody else times.
-    pub(in crate::backend) timeout: Duration,
+    pub(crate) timeout: Duration,
     /// How many replicas must have a lease before it counts.
-    pub(in crate::backend) wait_replicas: u32,
-    pub(in crate::backend) allow_unsafe: bool,
+    pub(crate) wait_replicas: u32,
+    pub(crate) allow_unsafe: bool,
     /// What a redlock's list of nodes is called, where clients reach them by other addresses.
-    pub(in crate::backend) list: Option<String>,
+    pub(crate) list: Option<String>,
 }
 
 /// How the servers belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::backend) enum Deployment {
+pub(crate) enum Deployment {
     /// One server.
     Single,
     /// Sentinels that know the present master of this name.
@@ -47,28 +46,16 @@ pub(in crate::backend) enum Deployment {
 
 /// Whom to trust, and who we are.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::backend) struct Tls {
+pub(crate) struct Tls {
     /// A file of certificates, in place of the system's.
-    pub(in crate::backend) ca: Option<PathBuf>,
+    pub(crate) ca: Option<PathBuf>,
     /// A certificate of our own, and its key.
-    pub(in crate::backend) identity: Option<(PathBuf, PathBuf)>,
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settings")
-            .field("deployment", &self.deployment)
-            .field("hosts", &self.hosts)
-            .field("login", &self.login)
-            .field("database", &self.database)
-            .field("prefix", &self.prefix)
-            .finish_non_exhaustive()
-    }
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
 
 impl Settings {
     /// Reads a URL. No message repeats more of it than the option that is wrong.
-    pub(in crate::backend) fn parse(url: &str) -> Result<Self> {
+    pub(crate) fn parse(url: &str) -> Result<Self> {
         let store = if url.starts_with("redlock") { "redlock" } else { "redis" };
         Self::read(url).map_err(|error| error.on_store(store).during(Operation::Connect, None))
     }

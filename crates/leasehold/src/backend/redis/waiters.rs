@@ -1,17 +1,19 @@
-//! The claims of this client that wait in lines at the store.
+//! The claims of this client that wait in queues at the store.
 //!
 //! A waiter is registered before its claim is sent, because the message of its grant may
 //! overtake the answer to the claim. Claims and heartbeats are numbered; a grant names the
 //! last number that the store had seen, and its deadline counts from when that was sent.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
+use crate::backend::kit::hints::Hints;
+use crate::backend::kit::owner_map::OwnerMap;
 use crate::backend::{Claim, Grant, Hint, Proof, Turn};
 use crate::clock::{Clock, Moment};
 use crate::owner::Owner;
@@ -23,19 +25,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 /// Heartbeats that are due this soon travel with those that are due.
 const TOGETHER: Duration = Duration::from_millis(50);
-/// How many hints may be on their way; what is beyond them, renewals tell.
-const HINTS: usize = 64;
 /// How many unanswered numbers of one waiter are remembered.
 const NUMBERS: usize = 64;
 
-/// What a store said to a waiter that was not answered yet: it may be in line, and is looked for.
+/// What a store said to a waiter that has no answer yet: it may be in the queue, and is looked for.
 const NOTHING_KNOWN: &str = "0 0";
 
 /// All waiters of a client.
 #[derive(Debug)]
-pub(in crate::backend) struct Waiters {
+pub(crate) struct Waiters {
     clock: Clock,
-    table: Mutex<HashMap<Owner, Arc<Waiter>>>,
+    table: Mutex<OwnerMap<Arc<Waiter>>>,
     /// Never used twice and never zero, so that a grant cannot name the wrong one.
     numbers: AtomicU64,
     /// Somebody's heartbeat may be due earlier than it was.
@@ -43,20 +43,19 @@ pub(in crate::backend) struct Waiters {
     /// When whoever sends heartbeats looks by itself, in nanoseconds: only who is due
     /// earlier rings.
     looks_at: AtomicU64,
-    hints: mpsc::Sender<Hint>,
-    hinted: tokio::sync::Mutex<mpsc::Receiver<Hint>>,
+    pub(crate) hints: Hints,
 }
 
-/// A claim in line.
+/// A claim in a queue.
 #[derive(Debug)]
-pub(in crate::backend) struct Waiter {
-    pub(in crate::backend) claim: Claim,
+pub(super) struct Waiter {
+    pub(super) claim: Claim,
     bell: Notify,
-    standing: Mutex<Standing>,
+    state: Mutex<State>,
 }
 
 #[derive(Debug)]
-struct Standing {
+struct State {
     /// What was sent, and when.
     sent: VecDeque<(u64, Moment)>,
     /// What the store answered last: when it saw us, and with which number.
@@ -66,47 +65,37 @@ struct Standing {
     granted: u64,
     /// How many futures wait on it: without one its place lapses.
     attended: usize,
-    beat_at: Moment,
+    heartbeat_at: Moment,
     /// A heartbeat is under way: the next one waits for its end.
-    beating: bool,
+    in_heartbeat: bool,
 }
 
 /// Claims that are just being sent. Those that get no place are forgotten; without an answer
 /// only those that had none before.
-#[derive(Debug)]
-pub(in crate::backend) struct Registered<'a> {
+pub(super) struct Registered<'a> {
     waiters: &'a Waiters,
-    owners: Vec<(Owner, Known)>,
-    answered: bool,
-}
-
-/// Whether a claim was registered before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
-    Before,
-    Now,
+    /// Whether each stays as it is.
+    owners: Vec<(Owner, bool)>,
 }
 
 impl Waiters {
-    pub(in crate::backend) fn new(clock: Clock) -> Arc<Self> {
-        let (hints, hinted) = mpsc::channel(HINTS);
+    pub(crate) fn new(clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             clock,
             table: Mutex::default(),
             numbers: AtomicU64::new(1),
             due_changed: Notify::new(),
             looks_at: AtomicU64::new(Moment::NEVER.as_nanos()),
-            hints,
-            hinted: tokio::sync::Mutex::new(hinted),
+            hints: Hints::default(),
         })
     }
 
-    pub(in crate::backend) fn next_number(&self) -> u64 {
+    pub(super) fn next_number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     /// From now on a grant to these claims, which are sent now under this number, is heard.
-    pub(in crate::backend) fn register<'a>(
+    pub(super) fn register<'a>(
         &self,
         claims: impl Iterator<Item = &'a Claim>,
         number: u64,
@@ -115,82 +104,77 @@ impl Waiters {
         let mut owners = Vec::new();
         let mut table = self.table.lock();
         for claim in claims.filter(|claim| claim.queue) {
-            let mut known = Known::Before;
-            let waiter = table.entry(claim.owner).or_insert_with(|| {
-                known = Known::Now;
-                Waiter::new(claim.clone())
-            });
+            owners.push((claim.owner, table.contains_key(&claim.owner)));
+            let waiter = table.entry(claim.owner).or_insert_with(|| Waiter::new(claim.clone()));
             waiter.asks(number, at);
-            owners.push((claim.owner, known));
         }
         drop(table);
-        Registered { waiters: self, owners, answered: false }
+        Registered { waiters: self, owners }
     }
 
     /// What the store said last to this owner, as scripts want it: nothing if it never was in
-    /// line.
-    pub(in crate::backend) fn said(&self, owner: Owner) -> String {
+    /// the queue.
+    pub(super) fn said(&self, owner: Owner) -> String {
         self.get(owner).map_or_else(String::new, |waiter| waiter.said())
     }
 
-    pub(in crate::backend) fn get(&self, owner: Owner) -> Option<Arc<Waiter>> {
+    pub(super) fn get(&self, owner: Owner) -> Option<Arc<Waiter>> {
         self.table.lock().get(&owner).cloned()
     }
 
-    pub(in crate::backend) fn forget(&self, owner: Owner) {
+    pub(super) fn forget(&self, owner: Owner) {
         self.table.lock().remove(&owner);
     }
 
     /// A message of the store.
-    pub(in crate::backend) fn heard(&self, message: &[u8]) {
-        let Some(message) = std::str::from_utf8(message).ok().and_then(Message::parse) else {
+    pub(crate) fn heard(&self, message: &[u8]) {
+        if std::str::from_utf8(message).ok().and_then(|message| self.obey(message)).is_none() {
             tracing::debug!("a message that no script of ours sends");
-            return;
-        };
-        match message {
-            Message::Granted { owner, token, number, term } => {
-                let Some(waiter) = self.get(owner) else { return };
-                // A number that is not known any more proves nothing: ask.
-                if !waiter.pushed(token, number, term) {
-                    waiter.ask_again();
-                }
-            }
-            Message::AskAgain { owner } => {
-                if let Some(waiter) = self.get(owner) {
-                    waiter.ask_again();
-                }
-            }
-            Message::Forced { owner } => self.hint(Hint::Lease(owner)),
         }
     }
 
+    /// `None` if no script of ours sends this.
+    fn obey(&self, message: &str) -> Option<()> {
+        let mut words = message.split(' ');
+        let (kind, owner) = (words.next()?, words.next()?.parse().ok()?);
+        let mut number = || words.next()?.parse::<u64>().ok();
+        let waiter = self.get(owner);
+        match (kind, &waiter) {
+            ("g", _) => {
+                let (token, number, term) = (Token::new(number()?), number()?, number()?);
+                let term = Duration::from_millis(term);
+                // A number that is not known any more proves nothing: ask.
+                if let Some(waiter) = &waiter
+                    && !waiter.pushed(token, number, term)
+                {
+                    waiter.ask_again();
+                }
+            }
+            ("a", Some(waiter)) => waiter.ask_again(),
+            ("a", None) => {}
+            ("f", _) => self.hints.announce(Hint::Lease(owner)),
+            _ => return None,
+        }
+        Some(())
+    }
+
     /// A connection ended: what was pushed meanwhile is lost, so everybody asks.
-    pub(in crate::backend) fn disconnected(&self) {
+    pub(super) fn disconnected(&self) {
         let now = self.clock.now();
         for waiter in self.table.lock().values() {
-            waiter.standing.lock().beat_at = now;
+            waiter.state.lock().heartbeat_at = now;
         }
         self.due_changed.notify_one();
     }
 
     /// There is a connection again, perhaps to a server that remembers less.
-    pub(in crate::backend) fn reconnected(&self) {
-        self.hint(Hint::All);
+    pub(super) fn reconnected(&self) {
+        self.hints.announce(Hint::All);
         self.disconnected();
     }
 
-    pub(in crate::backend) fn hint(&self, hint: Hint) {
-        // Nobody may listen, or too many are on their way: renewals tell as well.
-        let _ = self.hints.try_send(hint);
-    }
-
-    pub(in crate::backend) async fn next_hint(&self) -> Hint {
-        // The sender lives as long as this.
-        self.hinted.lock().await.recv().await.unwrap_or(Hint::All)
-    }
-
     /// Waits until a heartbeat may be due: at this moment, or when somebody rings.
-    pub(in crate::backend) async fn until_due(&self, next: Moment) {
+    pub(super) async fn until_due(&self, next: Moment) {
         // Who rang before this line is heard below, who comes after it compares.
         self.looks_at.store(next.as_nanos(), Ordering::SeqCst);
         tokio::select! {
@@ -200,8 +184,8 @@ impl Waiters {
     }
 
     /// Whose heartbeat is due, and when the next one is. Those who are due have it
-    /// [`beaten`](Waiter::beaten) before they are due again.
-    pub(in crate::backend) fn due(&self, now: Moment) -> (Vec<Arc<Waiter>>, Moment) {
+    /// [`heartbeat_over`](Waiter::heartbeat_over) before they are due again.
+    pub(super) fn due(&self, now: Moment) -> (Vec<Arc<Waiter>>, Moment) {
         // Until the look is over everybody rings.
         self.looks_at.store(Moment::NEVER.as_nanos(), Ordering::SeqCst);
         let mut due = Vec::new();
@@ -209,22 +193,22 @@ impl Waiters {
         let mut earliest = Moment::NEVER;
         let table = self.table.lock();
         for waiter in table.values() {
-            let standing = waiter.standing.lock();
-            if standing.attended == 0 || standing.turn.is_some() || standing.beating {
+            let state = waiter.state.lock();
+            if state.attended == 0 || state.turn.is_some() || state.in_heartbeat {
                 continue;
             }
-            earliest = earliest.min(standing.beat_at);
-            if standing.beat_at <= now + TOGETHER {
+            earliest = earliest.min(state.heartbeat_at);
+            if state.heartbeat_at <= now + TOGETHER {
                 due.push(waiter.clone());
             } else {
-                next = next.min(standing.beat_at);
+                next = next.min(state.heartbeat_at);
             }
         }
         if earliest > now {
             return (Vec::new(), earliest);
         }
         for waiter in &due {
-            waiter.standing.lock().beating = true;
+            waiter.state.lock().in_heartbeat = true;
         }
         (due, next)
     }
@@ -232,120 +216,111 @@ impl Waiters {
 
 impl Registered<'_> {
     /// There is an answer to all of them.
-    pub(in crate::backend) fn answered(&mut self) {
-        self.answered = true;
+    pub(super) fn answered(&mut self) {
+        self.owners.iter_mut().for_each(|(_, stays)| *stays = false);
     }
 
     /// This claim has its place.
-    pub(in crate::backend) fn keep(&mut self, owner: Owner) {
+    pub(super) fn keep(&mut self, owner: Owner) {
         self.owners.retain(|(registered, _)| *registered != owner);
     }
 }
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        if self.owners.is_empty() {
-            return;
-        }
-        let mut table = self.waiters.table.lock();
-        for (owner, known) in &self.owners {
-            if self.answered || *known == Known::Now {
+        if !self.owners.is_empty() {
+            let mut table = self.waiters.table.lock();
+            self.owners.iter().filter(|(_, stays)| !stays).for_each(|(owner, _)| {
                 table.remove(owner);
-            }
+            });
         }
     }
 }
 
 impl Waiter {
     fn new(claim: Claim) -> Arc<Self> {
-        let standing = Standing {
+        let state = State {
             sent: VecDeque::new(),
             said: NOTHING_KNOWN.to_owned(),
             turn: None,
             granted: 0,
             attended: 0,
-            beat_at: Moment::NEVER,
-            beating: false,
+            heartbeat_at: Moment::NEVER,
+            in_heartbeat: false,
         };
-        Arc::new(Self { claim, bell: Notify::new(), standing: Mutex::new(standing) })
+        Arc::new(Self { claim, bell: Notify::new(), state: Mutex::new(state) })
     }
 
     /// A claim leaves now, under this number: that is what it was told to do.
     fn asks(&self, number: u64, at: Moment) {
         self.sending(number, at);
-        self.standing.lock().turn.take_if(|turn| *turn == Turn::TryAgain);
+        self.state.lock().turn.take_if(|turn| *turn == Turn::TryAgain);
     }
 
     /// A claim or heartbeat leaves now, under this number.
-    pub(in crate::backend) fn sending(&self, number: u64, at: Moment) {
-        let mut standing = self.standing.lock();
-        standing.sent.push_back((number, at));
-        if standing.sent.len() > NUMBERS {
-            standing.sent.pop_front();
+    pub(super) fn sending(&self, number: u64, at: Moment) {
+        let mut state = self.state.lock();
+        state.sent.push_back((number, at));
+        if state.sent.len() > NUMBERS {
+            state.sent.pop_front();
         }
-        standing.beat_at = at + pause(&self.claim);
+        state.heartbeat_at = at + pause(&self.claim);
     }
 
     /// The store has seen this number, at that time of its own clock: no grant names an earlier
-    /// one. The lock may be free by itself after `left`, which the first in line looks after.
-    pub(in crate::backend) fn seen(
-        &self,
-        seen: &str,
-        number: u64,
-        now: Moment,
-        left: Option<Duration>,
-    ) {
-        let mut standing = self.standing.lock();
-        standing.said = format!("{seen} {number}");
-        // What it was told before, it is not any more: it is in line (again).
-        if matches!(standing.turn, Some(Turn::Granted(_))) && standing.granted < number {
-            standing.turn = None;
+    /// one. The lock may be free by itself after `left`, which the first in the queue looks after.
+    pub(super) fn seen(&self, seen: &str, number: u64, now: Moment, left: Option<Duration>) {
+        let mut state = self.state.lock();
+        state.said = format!("{seen} {number}");
+        // What it was told before, it is not any more: it is in the queue (again).
+        if matches!(state.turn, Some(Turn::Granted(_))) && state.granted < number {
+            state.turn = None;
         }
-        standing.sent.retain(|(sent, _)| *sent >= number);
+        state.sent.retain(|(sent, _)| *sent >= number);
         if let Some(left) = left {
             let free_at = now + (left + Duration::from_millis(1)).max(SHORTEST_PAUSE);
-            standing.beat_at = standing.beat_at.min(free_at);
+            state.heartbeat_at = state.heartbeat_at.min(free_at);
         }
     }
 
     /// What the store said last, as scripts want it.
-    pub(in crate::backend) fn said(&self) -> String {
-        self.standing.lock().said.clone()
+    pub(super) fn said(&self) -> String {
+        self.state.lock().said.clone()
     }
 
     /// Its next heartbeat is due at once.
-    pub(in crate::backend) fn beat_now(&self, now: Moment) {
-        self.standing.lock().beat_at = now;
+    pub(super) fn heartbeat_now(&self, now: Moment) {
+        self.state.lock().heartbeat_at = now;
     }
 
     /// Its heartbeat is over, with or without an answer.
-    pub(in crate::backend) fn beaten(&self) {
-        self.standing.lock().beating = false;
+    pub(super) fn heartbeat_over(&self) {
+        self.state.lock().in_heartbeat = false;
     }
 
     /// A message: it has the lock, as of the request with this number. Whether that is known.
     fn pushed(&self, token: Token, number: u64, term: Duration) -> bool {
-        let mut standing = self.standing.lock();
-        let sent = standing.sent.iter().find(|(sent, _)| *sent == number);
+        let mut state = self.state.lock();
+        let sent = state.sent.iter().find(|(sent, _)| *sent == number);
         let Some(&(_, at)) = sent else { return false };
-        standing.grant(Grant { token, proof: Proof { at, valid_for: term } }, number);
-        drop(standing);
+        state.grant(Grant { token, proof: Proof { at, valid_for: term } }, number);
+        drop(state);
         self.bell.notify_one();
         true
     }
 
     /// An answer: it has the lock, as of the request with this number.
-    pub(in crate::backend) fn granted(&self, grant: Grant, number: u64) {
-        self.standing.lock().grant(grant, number);
+    pub(super) fn granted(&self, grant: Grant, number: u64) {
+        self.state.lock().grant(grant, number);
         self.bell.notify_one();
     }
 
     /// Whoever waits on it should ask the store.
-    pub(in crate::backend) fn ask_again(&self) {
-        let mut standing = self.standing.lock();
+    pub(super) fn ask_again(&self) {
+        let mut state = self.state.lock();
         // A grant is not forgotten for a rumour.
-        standing.turn.get_or_insert(Turn::TryAgain);
-        drop(standing);
+        state.turn.get_or_insert(Turn::TryAgain);
+        drop(state);
         self.bell.notify_one();
     }
 
@@ -354,10 +329,18 @@ impl Waiter {
     /// # Cancel safety
     ///
     /// Nothing is lost: a turn that came meanwhile stays for the next who waits.
-    pub(in crate::backend) async fn turn(&self, waiters: &Waiters) -> Turn {
-        let _attending = Attending::new(self, waiters);
+    pub(super) async fn turn(&self, waiters: &Waiters) -> Turn {
+        let heartbeat_at = {
+            let mut state = self.state.lock();
+            state.attended += 1;
+            state.heartbeat_at
+        };
+        let _attending = Attending(self);
+        if heartbeat_at.as_nanos() < waiters.looks_at.load(Ordering::SeqCst) {
+            waiters.due_changed.notify_one();
+        }
         loop {
-            if let Some(turn) = self.standing.lock().turn.take() {
+            if let Some(turn) = self.state.lock().turn.take() {
                 return turn;
             }
             // A ring between the look and this line is kept by the bell.
@@ -366,7 +349,7 @@ impl Waiter {
     }
 }
 
-impl Standing {
+impl State {
     /// What an older request got is no news.
     fn grant(&mut self, grant: Grant, number: u64) {
         if number >= self.granted {
@@ -376,56 +359,17 @@ impl Standing {
     }
 }
 
-/// While it lives, its waiter's heart beats.
+/// While it lives, its waiter's heartbeats are sent.
 struct Attending<'a>(&'a Waiter);
-
-impl<'a> Attending<'a> {
-    fn new(waiter: &'a Waiter, waiters: &Waiters) -> Self {
-        let mut standing = waiter.standing.lock();
-        standing.attended += 1;
-        let beat_at = standing.beat_at;
-        drop(standing);
-        if beat_at.as_nanos() < waiters.looks_at.load(Ordering::SeqCst) {
-            waiters.due_changed.notify_one();
-        }
-        Self(waiter)
-    }
-}
 
 impl Drop for Attending<'_> {
     fn drop(&mut self) {
-        self.0.standing.lock().attended -= 1;
+        self.0.state.lock().attended -= 1;
     }
 }
 
 fn pause(claim: &Claim) -> Duration {
     (claim.ttl / 3).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
-}
-
-/// What a script sends to a client.
-#[derive(Debug, PartialEq, Eq)]
-enum Message {
-    Granted { owner: Owner, token: Token, number: u64, term: Duration },
-    AskAgain { owner: Owner },
-    Forced { owner: Owner },
-}
-
-impl Message {
-    fn parse(text: &str) -> Option<Self> {
-        let mut words = text.split(' ');
-        let (kind, owner) = (words.next()?, words.next()?.parse().ok()?);
-        Some(match kind {
-            "g" => Self::Granted {
-                owner,
-                token: Token::new(words.next()?.parse().ok()?),
-                number: words.next()?.parse().ok()?,
-                term: Duration::from_millis(words.next()?.parse().ok()?),
-            },
-            "a" => Self::AskAgain { owner },
-            "f" => Self::Forced { owner },
-            _ => return None,
-        })
-    }
 }
 
 #[cfg(test)]
@@ -481,7 +425,7 @@ mod tests {
         drop(waiters.register([&claim].into_iter(), 1, at(1)));
         assert!(waiters.get(claim.owner).is_none());
         waiters.register([&claim].into_iter(), 2, at(1)).keep(claim.owner);
-        // Asked again: without an answer it may still be in line, and is looked for.
+        // Asked again: without an answer it may still be in the queue, and is looked for.
         drop(waiters.register([&claim].into_iter(), 3, at(2)));
         assert_eq!(waiters.said(claim.owner), NOTHING_KNOWN);
         waiters.register([&claim].into_iter(), 4, at(3)).answered();
@@ -506,7 +450,7 @@ mod tests {
     #[test]
     fn strange_messages_are_ignored() {
         for text in ["", "g", "g x 1 2 3", "z 0 1", "g 0 1 2", "a"] {
-            assert_eq!(Message::parse(text), None, "{text:?}");
+            assert_eq!(waiters().obey(text), None, "{text:?}");
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::redis::answer::encode_holder;
-use super::super::redis::claim::millis;
 use super::super::redis::keys::Companion::{Line, Record};
 use super::super::redis::script::Call;
+use super::super::redis::script::encode_holder;
+use super::super::redis::script::millis;
 use super::RedlockStore;
 use super::bids::Admission;
 use super::node::Said;

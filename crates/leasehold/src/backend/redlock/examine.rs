@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::redis::examine::{evicted, eviction, fine, persistence, role, version};
+use super::super::redis::examine::of_server;
 use super::super::redis::info::Info;
 use super::RedlockStore;
 use super::standing::Standing;
@@ -38,14 +38,7 @@ impl RedlockStore {
             findings.push(self.standing(&name, &stand.standing, &survey));
             findings.push(offset(&name, stand.clock, clock));
             let info = Info::ask(&node.server).await?;
-            let of_server = [
-                version(&node.server, &info),
-                role(&info),
-                eviction(&info),
-                evicted(&info),
-                persistence(&node.server, &info).await,
-            ];
-            findings.extend(of_server.into_iter().map(|finding| {
+            findings.extend(of_server(&node.server, &info).await.into_iter().map(|finding| {
                 let what = format!("{name}: {}", finding.what);
                 Finding::new(finding.severity, what, finding.advice)
             }));
@@ -57,7 +50,7 @@ impl RedlockStore {
         let count = self.nodes.len();
         let what = format!("{count} nodes, of which {} may fail", count - self.majority);
         match count % 2 {
-            1 => fine(what),
+            1 => Finding::fine(what),
             _ => Finding::new(
                 Severity::Warning,
                 what,
@@ -71,7 +64,7 @@ impl RedlockStore {
         let members = survey.members(&self.list).len();
         let what = format!("{members} of {} nodes vote (list {})", self.nodes.len(), self.list);
         if members == self.nodes.len() {
-            fine(what)
+            Finding::fine(what)
         } else if members >= self.majority {
             Finding::new(Severity::Warning, what, "see below for those that do not")
         } else {
@@ -95,7 +88,7 @@ impl RedlockStore {
                 format!("{name}: it votes, but in the older epoch {}", known.epoch),
                 "a recovery passed it by: the next client seals it",
             ),
-            Standing::Member(known) => fine(format!(
+            Standing::Member(known) => Finding::fine(format!(
                 "{name}: it votes (epoch {}, longest TTL {} s)",
                 known.epoch,
                 known.longest.as_secs_f64()
@@ -134,7 +127,7 @@ fn offset(name: &str, clock: u64, median: u64) -> Finding {
     let offset = clock.abs_diff(median);
     let seconds = Duration::from_micros(offset).as_secs_f64();
     if offset < NOTABLE_OFFSET {
-        return fine(format!(
+        return Finding::fine(format!(
             "{name}: its clock differs by {:.0} ms from the others",
             seconds * 1e3
         ));

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::redis::claim::millis;
 use super::super::redis::keys::Companion::{Forced as ForcedKey, Line, Record};
 use super::super::redis::script::Call;
+use super::super::redis::script::millis;
 use super::RedlockStore;
 use super::node::Said;
 use super::poll::Poll;

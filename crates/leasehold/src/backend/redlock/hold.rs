@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::super::redis::answer::text;
-use super::super::redis::claim::millis;
 use super::super::redis::keys::Companion::{Forced as ForcedKey, Line, Record};
 use super::super::redis::script::Call;
+use super::super::redis::script::millis;
+use super::super::redis::script::text;
 use super::RedlockStore;
 use super::claim::patience;
 use super::quorum::Answers;
@@ -27,7 +27,7 @@ impl RedlockStore {
             }
             call.arg(self.expected());
             for hold in &holds {
-                call.owner(hold.owner).arg(hold.token.get()).arg(millis(hold.ttl));
+                call.arg(hold.owner).arg(hold.token.get()).arg(millis(hold.ttl));
             }
             call
         };
@@ -65,7 +65,7 @@ impl RedlockStore {
             }
             call.arg(self.expected()).arg("1");
             for hold in &holds {
-                call.owner(hold.owner);
+                call.arg(hold.owner);
             }
             call
         };

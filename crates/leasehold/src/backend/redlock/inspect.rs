@@ -5,14 +5,12 @@ use std::sync::Arc;
 
 use redis::Value;
 
-use super::super::redis::answer::{bytes, items, left, micros, number, text};
+use super::super::redis::admin::names_at;
 use super::super::redis::error::unexpected;
-use super::super::redis::inspect::escaped;
 use super::super::redis::keys::Companion::{Forced as ForcedKey, Line, Record};
-use super::super::redis::keys::lock_key_of;
 use super::super::redis::script::Call;
+use super::super::redis::script::{bytes, left, micros, number, text};
 use super::RedlockStore;
-use super::node::Node;
 use super::script::INSPECT;
 use super::tally::Known;
 use crate::backend::{ForcedInfo, LeaseInfo, LockInfo};
@@ -22,8 +20,6 @@ use crate::loss::Forced;
 use crate::name::Name;
 use crate::token::Token;
 
-/// How many keys a node is asked to look at in one step of a scan.
-const STEP: usize = 1000;
 /// How many locks are looked at in one call.
 const AT_ONCE: usize = 100;
 
@@ -86,10 +82,9 @@ impl RedlockStore {
         let mut names = BTreeSet::new();
         let mut heard = 0;
         let mut failure = None;
-        for scanned in
-            futures_util::future::join_all(self.nodes.iter().map(|node| self.names(node, prefix)))
-                .await
-        {
+        let scans =
+            self.nodes.iter().map(|node| names_at(&node.server, &self.settings.prefix, prefix));
+        for scanned in futures_util::future::join_all(scans).await {
             match scanned {
                 Ok(some) => {
                     heard += 1;
@@ -108,33 +103,6 @@ impl RedlockStore {
         }
         infos.retain(|info| info.lease.is_some() || info.waiters > 0);
         Ok(infos)
-    }
-
-    /// SCAN, never KEYS: nobody has to wait for it.
-    async fn names(&self, node: &Node, prefix: &str) -> Result<BTreeSet<Name>> {
-        let wanted = format!("{}{prefix}", self.settings.prefix);
-        let pattern = format!("*{}*", escaped(&wanted));
-        let mut names = BTreeSet::new();
-        let mut cursor = "0".to_owned();
-        loop {
-            let mut scan = redis::cmd("SCAN");
-            scan.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(STEP);
-            let answer = node.server.ask_in_time(&scan).await?;
-            let [next, Value::Array(keys)] = &items(answer, 2)?[..] else {
-                return Err(unexpected());
-            };
-            for key in keys {
-                // What is no text is no name of ours.
-                let Ok(key) = text(key) else { continue };
-                let key = lock_key_of(key).filter(|key| key.starts_with(&wanted));
-                let name = key.and_then(|key| key.strip_prefix(&self.settings.prefix));
-                names.extend(name.and_then(|name| Name::new(name).ok()));
-            }
-            cursor = text(next)?.to_owned();
-            if cursor == "0" {
-                return Ok(names);
-            }
-        }
     }
 }
 

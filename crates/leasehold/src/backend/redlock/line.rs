@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::super::redis::claim::millis;
 use super::super::redis::keys::Companion::Line;
 use super::super::redis::script::Call;
+use super::super::redis::script::millis;
 use super::RedlockStore;
 use super::bids::{SHORTEST_BAR, Waiting};
 use super::claim::limit;

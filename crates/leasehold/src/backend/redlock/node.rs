@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use redis::Value;
 
-use super::super::redis::answer::text;
-use super::super::redis::connector::Connector;
+use super::super::redis::connection::Connector;
 use super::super::redis::error::Failure;
 use super::super::redis::script::Call;
-use super::super::redis::server::{Role, Server};
+use super::super::redis::script::text;
+use super::super::redis::session::{Role, Server};
 use super::super::redis::url::{Host, Settings};
 use super::super::redis::waiters::Waiters;
 use super::asking::Unanswered;
@@ -81,7 +81,7 @@ impl Node {
         let connector = Connector::new(settings, clock, &ears)?;
         let (channel, marker) = (channel.to_owned(), marker.to_owned());
         let role = Role::Voter { channel, marker, standing: &STANDING };
-        let server = connector.server(host, role)?;
+        let server = Server::new(&connector, host, role)?;
         Ok(Arc::new(Self { index, server, ears, unanswered: Unanswered::default() }))
     }
 

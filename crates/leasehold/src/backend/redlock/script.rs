@@ -8,9 +8,9 @@ scripts! {
     /// Takes locks.
     CLAIM = "claim_common.lua" "heed.lua" "token.lua" "line.lua" "claim.lua";
     /// Stores tokens.
-    STORE = "member.lua" "heed.lua" "../redis/clock.lua" "token.lua" "store.lua";
+    STORE = "member.lua" "heed.lua" "../redis/lua/clock.lua" "token.lua" "store.lua";
     /// Extends leases.
-    RENEW = "member.lua" "heed.lua" "../redis/clock.lua" "token.lua" "renew.lua";
+    RENEW = "member.lua" "heed.lua" "../redis/lua/clock.lua" "token.lua" "renew.lua";
     /// Gives locks back.
     RELEASE = "release_common.lua" "line.lua" "release.lua";
     /// Gives up what an owner has, and bars it.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use redis::Value;
 use tokio::time::timeout;
 
-use super::super::redis::answer::{items, number, text};
 use super::super::redis::error::Failure;
 use super::super::redis::script::Call;
+use super::super::redis::script::{items, number, text};
 use super::RedlockStore;
 use super::node::Node;
 use super::script::STANDING;

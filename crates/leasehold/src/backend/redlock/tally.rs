@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::super::redis::answer::{bytes, decode_holder, left, micros, number, text};
 use super::super::redis::error::unexpected;
+use super::super::redis::script::{bytes, decode_holder, left, micros, number, text};
 use super::bids::owner_of;
 use crate::error::Result;
 use crate::holder::HeldBy;

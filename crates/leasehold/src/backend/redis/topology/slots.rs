@@ -6,51 +6,60 @@ use std::sync::Arc;
 
 use redis::Value;
 
-use super::answer::{number, text};
-use super::cluster::Node;
-use super::error::unexpected;
-use super::keys::SLOTS;
-use super::url::Host;
+use super::replicas::Replicas;
+use super::subscriptions::Subscriptions;
+use crate::backend::redis::error::unexpected;
+use crate::backend::redis::keys::SLOTS;
+use crate::backend::redis::script::{number, text};
+use crate::backend::redis::session::Server;
+use crate::backend::redis::url::Host;
 use crate::error::Result;
 
+/// One node: a connection for requests, one for messages, one that may be kept waiting.
+pub(super) struct Node {
+    pub(super) server: Arc<Server>,
+    pub(super) subscriptions: Subscriptions,
+    pub(super) replicas: Arc<Replicas>,
+}
+
 /// The nodes, and the slots they have.
-#[derive(Debug, Default)]
-pub(in crate::backend) struct Slots {
-    nodes: HashMap<Host, Arc<Node>>,
+#[derive(Default)]
+pub(super) struct Slots {
+    pub(super) nodes: HashMap<Host, Arc<Node>>,
     /// For each slot; empty until somebody told us.
     owners: Vec<Option<Arc<Node>>>,
-    /// The epoch of the cluster at the node that told us.
-    epoch: Option<u64>,
+    /// The epoch of the cluster at the node that told us, if any has.
+    pub(super) epoch: Option<u64>,
     /// How many slots had a master then.
     covered: usize,
 }
 
 /// Who has which slots, in the words of one node.
 #[derive(Debug)]
-pub(in crate::backend) struct Map {
-    pub(in crate::backend) ranges: Vec<(RangeInclusive<u16>, Host)>,
+pub(super) struct Map {
+    pub(super) ranges: Vec<(RangeInclusive<u16>, Host)>,
     /// It grows with every election, also with one that a node which is cut off cannot win, and
     /// with most moves of slots. A cluster that is set up anew begins again.
-    pub(in crate::backend) epoch: u64,
+    pub(super) epoch: u64,
     /// Whether the node serves requests. One that is cut off from most masters does not, though
     /// it still tells who had which slots.
-    pub(in crate::backend) is_ok: bool,
+    pub(super) is_ok: bool,
 }
 
 impl Map {
     /// How many slots have a master.
-    pub(in crate::backend) fn covered(&self) -> usize {
+    pub(super) fn covered(&self) -> usize {
         self.ranges.iter().map(|(range, _)| range.len()).sum()
     }
 
-    pub(in crate::backend) fn is_whole(&self) -> bool {
+    pub(super) fn is_whole(&self) -> bool {
         self.covered() >= usize::from(SLOTS)
     }
 
     /// Whether this is to be believed rather than another: a node that left the cluster knows of
     /// no slots, or of few; one that is cut off from it says so, whatever its epoch is; and one
     /// that was until just now knows an older epoch.
-    pub(in crate::backend) fn is_better_than(&self, other: &Self) -> bool {
+    pub(super) fn is_better_than(&self, other: &Self) -> bool {
         let rank =
             |map: &Self| (map.covered() > 0, map.is_ok, map.is_whole(), map.epoch, map.covered());
         rank(self) > rank(other)
@@ -58,31 +67,23 @@ impl Map {
 }
 
 impl Slots {
-    pub(in crate::backend) fn node_of(&self, slot: u16) -> Option<Arc<Node>> {
+    pub(super) fn node_of(&self, slot: u16) -> Option<Arc<Node>> {
         self.owners.get(usize::from(slot)).cloned().flatten()
     }
 
-    pub(in crate::backend) fn known(&self, host: &Host) -> Option<Arc<Node>> {
-        self.nodes.get(host).cloned()
-    }
-
     /// The node for its host: the one that is known already, if there is one.
-    pub(in crate::backend) fn remember(&mut self, node: Arc<Node>) -> Arc<Node> {
+    pub(super) fn remember(&mut self, node: Arc<Node>) -> Arc<Node> {
         self.nodes.entry(node.server.host.clone()).or_insert(node).clone()
     }
 
-    pub(in crate::backend) fn hosts(&self) -> Vec<Host> {
-        self.nodes.keys().cloned().collect()
-    }
-
-    pub(in crate::backend) fn moved(&mut self, slot: u16, to: &Arc<Node>) {
+    pub(super) fn moved(&mut self, slot: u16, to: &Arc<Node>) {
         if let Some(owner) = self.owners.get_mut(usize::from(slot)) {
             *owner = Some(to.clone());
         }
     }
 
     /// All nodes that have slots, each once.
-    pub(in crate::backend) fn masters(&self) -> Vec<Arc<Node>> {
+    pub(super) fn masters(&self) -> Vec<Arc<Node>> {
         let mut masters: Vec<Arc<Node>> = Vec::new();
         for node in self.owners.iter().flatten() {
             if !masters.iter().any(|known| Arc::ptr_eq(known, node)) {
@@ -92,20 +93,15 @@ impl Slots {
         masters
     }
 
-    /// The epoch of what is known, if anything is.
-    pub(in crate::backend) fn epoch(&self) -> Option<u64> {
-        self.epoch
-    }
-
     /// How many slots nobody has, according to the node that told us.
-    pub(in crate::backend) fn missing(&self) -> usize {
+    pub(super) fn missing(&self) -> usize {
         usize::from(SLOTS).saturating_sub(self.covered)
     }
 
     /// Takes a node's word for it; whether a slot has another owner than it had. Of slots that it
     /// does not mention, what is known stays. Nodes that have none any more are forgotten, with
     /// their connections.
-    pub(in crate::backend) fn replace(
+    pub(super) fn replace(
         &mut self,
         ranges: Vec<(RangeInclusive<u16>, Arc<Node>)>,
         epoch: u64,
@@ -141,7 +137,7 @@ fn owners_after<T: Clone>(
 }
 
 /// What a node says to CLUSTER SLOTS and CLUSTER INFO.
-pub(in crate::backend) fn read_map(answers: &[Value], asked: &Host) -> Result<Map> {
+pub(super) fn read_map(answers: &[Value], asked: &Host) -> Result<Map> {
     let [slots, info] = answers else { return Err(unexpected()) };
     let info = text(info)?;
     let epoch = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"));

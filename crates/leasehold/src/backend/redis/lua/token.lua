@@ -2,7 +2,7 @@
 --   <token> <since, in µs> <owner> <channel> <holder>
 -- A record outlives the moment at which the clock passes its token: when it is gone, the
 -- clock alone gives a higher one. (%.0f, because Lua itself prints 1.7e+15.)
-local RETENTION = 3600000
+local RETENTION = @RETENTION@
 
 local function token_of(record)
   return record and tonumber(string.match(record, '^%d+')) or 0
@@ -10,7 +10,7 @@ end
 
 local function next_token(last)
   -- A clock after the year 2112 is not believed: it would use up the range.
-  if micros > last and micros < 4503599627370496 then
+  if micros > last and micros < @LATEST@ then
     return micros
   end
   if last >= 9007199254740991 then

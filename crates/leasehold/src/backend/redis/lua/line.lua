@@ -3,8 +3,8 @@
 -- A waiter without a heartbeat for PATIENCE is skipped. A grant that is pushed lasts no
 -- longer than that, so that one to a waiter whose machine just died costs little.
 -- (The parts of scripts for what is common have these numbers as well.)
-local PATIENCE = 3000
-local LINGER = 3600000
+local PATIENCE = @PATIENCE@
+local LINGER = @LINGER@
 
 -- Killed clients leave their waiters behind, perhaps a hundred thousand of them. One call takes
 -- at most so many waiters out of lines, and FEWEST of each: a server does nothing else meanwhile,
@@ -15,7 +15,7 @@ local looks = LOOKS
 -- In a line that is longer than LONG, whoever comes or shows itself looks at SWEPT others, and
 -- takes those out that have been silent for GONE. (Not for PATIENCE: one that was only paused
 -- keeps its place, unless its turn comes.)
-local LONG = 64
+local LONG = @LONG@
 local SWEPT = 32
 local GONE = 30000
 
@@ -77,7 +77,7 @@ end
 -- Somebody is there: at this place, or at the end. The place, and when it was seen.
 local function stand(line, place, owner, number, ttl, who)
   local seen = string.format('%.0f', millis)
-  local waiter = owner .. ' ' .. seen .. ' ' .. number .. ' ' .. ttl .. ' ' .. who
+  local waiter = @WAITER@
   if place then
     call('LSET', line, place, waiter)
   else

@@ -7,7 +7,7 @@ const DEEPEST: usize = 16;
 
 /// What a server says at once.
 #[derive(Debug, PartialEq)]
-pub(in crate::backend) enum Frame<'a> {
+pub(super) enum Frame<'a> {
     /// The answer to the oldest request that has none. (A subscription is answered by a
     /// message that is as good as one.)
     Answer(Value),
@@ -21,7 +21,7 @@ pub(in crate::backend) enum Frame<'a> {
 
 /// Why there is no frame.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::backend) enum Stop {
+pub(super) enum Stop {
     /// The rest of it is still to come.
     More,
     /// These bytes are none of the protocol's: nothing after them can be trusted.
@@ -29,7 +29,7 @@ pub(in crate::backend) enum Stop {
 }
 
 /// The first frame of these bytes, and its length.
-pub(in crate::backend) fn frame(bytes: &[u8]) -> Result<(Frame<'_>, usize), Stop> {
+pub(super) fn frame(bytes: &[u8]) -> Result<(Frame<'_>, usize), Stop> {
     let mut reader = Reader { bytes, at: 0 };
     let frame = match bytes.first() {
         Some(b'>') => reader.push()?,

@@ -21,7 +21,7 @@ if #rest < 6 then
 end
 -- The clock in µs: 16 digits until the year 2286.
 local now = second .. rest
-local usual = #now == 16 and now < '4503599627370496'
+local usual = #now == 16 and now < '@LATEST@'
 local who = ARGV[1]
 local count = #KEYS / 4
 -- What all locks, records and bars hold (a key of another type: nothing), and whether nobody
@@ -58,7 +58,7 @@ for i = 1, count do
       and (no_lines or call('EXISTS', line) == 0)
       and call('SET', lock, owner, 'PX', ttl, 'NX')
     then
-      call('SET', record, now .. ' ' .. now .. ' ' .. owner .. ' ' .. who, 'PX', '3600000')
+      call('SET', record, now .. ' ' .. now .. ' ' .. owner .. ' ' .. who, 'PX', '@RETENTION@')
       token = token or tonumber(now)
       answer = token
     end
@@ -75,10 +75,10 @@ for i = 1, count do
     -- is random; the others do with their heartbeats.
     local seen = sub(now, 1, 13)
     local place = call('RPUSH', line,
-      owner .. ' ' .. seen .. ' ' .. number .. ' ' .. ttl .. ' ' .. who)
+      @WAITER@)
     if place == 1 or byte(owner, 32) == 48 then
-      call('PEXPIRE', line, '3600000')
-      if place > 64 then
+      call('PEXPIRE', line, '@LINGER@')
+      if place > @LONG@ then
         long = long or {}
         long[line] = place
       end

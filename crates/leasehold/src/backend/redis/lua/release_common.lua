@@ -63,17 +63,17 @@ for i = 1, count do
       local ttl, token = listens and sub(waiter, numbered + 1, lives - 1), ARGV[2 * i]
       -- A TTL of six digits is less than half of what a record is kept for at least; one of
       -- four is not over within the second in which its waiter was seen.
-      if ttl and #ttl > 3 and #ttl < 7 and #now == 16 and now < '4503599627370496'
+      if ttl and #ttl > 3 and #ttl < 7 and #now == 16 and now < '@LATEST@'
         and #token == 16 and token < now
         and byte(waiter, 33) == 32 and byte(waiter, 47) == 32
         and (sub(waiter, 34, 43) == second
           or math.abs(sub(now, 1, 13) - (tonumber(sub(waiter, 34, 46)) or 0)) < 1000)
       then
         local owner = sub(waiter, 1, 32)
-        local term = (#ttl > 4 or ttl > '3000') and '3000' or ttl
+        local term = (#ttl > 4 or ttl > '@PATIENCE@') and '@PATIENCE@' or ttl
         call('SET', lock, owner, 'PX', term)
         call('SET', KEYS[3 * i - 1], now .. ' ' .. now .. ' ' .. owner .. sub(waiter, lives),
-          'PX', '3600000')
+          'PX', '@RETENTION@')
         -- `S:` a channel of the lock's shard in a cluster, `P:` one of the server.
         call(byte(waiter, lives + 1) == 83 and 'SPUBLISH' or 'PUBLISH',
           sub(waiter, lives + 3, listens - 1),
@@ -83,7 +83,7 @@ for i = 1, count do
         -- As if nobody had looked. (When it is the last, the line was gone for a moment, and
         -- with it the time that it has left. Otherwise that tells when the last heartbeat was.)
         if call('LPUSH', line, waiter) == 1 then
-          call('PEXPIRE', line, '3600000')
+          call('PEXPIRE', line, '@LINGER@')
         end
       end
     end

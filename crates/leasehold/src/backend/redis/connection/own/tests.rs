@@ -10,17 +10,17 @@ use tokio::time::timeout;
 use super::*;
 
 /// A server that we speak for, a connection to it, and what is heard on that.
-async fn pair() -> (TcpStream, Wire, mpsc::UnboundedReceiver<String>) {
+async fn pair() -> (TcpStream, OwnConnection, mpsc::UnboundedReceiver<String>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (tell, told) = mpsc::unbounded_channel();
-    let ears = Box::new(move |heard: Heard<'_>| {
+    let on_heard = Box::new(move |heard: Heard<'_>| {
         let _ = tell.send(match heard {
             Heard::Message(message) => String::from_utf8(message.to_vec()).unwrap(),
             Heard::Ended => "ended".to_owned(),
         });
     });
-    (listener.accept().await.unwrap().0, Wire::on(client, ears), told)
+    (listener.accept().await.unwrap().0, OwnConnection::on(client, on_heard), told)
 }
 
 async fn say(server: &TcpStream, text: &str) {
@@ -51,8 +51,8 @@ fn words(text: &str) -> Vec<&str> {
 
 #[tokio::test]
 async fn answers_go_to_those_who_asked_in_order_whoever_gave_up() {
-    let (server, wire, _heard) = pair().await;
-    let [first, second, third] = ["a", "b", "c"].map(|word| wire.send(&redis::cmd(word)));
+    let (server, connection, _heard) = pair().await;
+    let [first, second, third] = ["a", "b", "c"].map(|word| connection.send(&Request::of(&[word])));
     drop(second);
     assert_eq!(words(&asked(&server).await), ["a", "b", "c"]);
     say(&server, ":1\r\n:2\r\n:").await;
@@ -64,9 +64,10 @@ async fn answers_go_to_those_who_asked_in_order_whoever_gave_up() {
 #[tokio::test]
 async fn many_at_once_arrive_whole_and_in_order() {
     const MANY: usize = 5_000;
-    let (server, wire, _heard) = pair().await;
+    let (server, connection, _heard) = pair().await;
     let long = "x".repeat(1_000);
-    let asking = |number: usize| wire.send(redis::cmd("ECHO").arg(number).arg(&long)).unwrap();
+    let echo = |number: usize| Request::of(&["ECHO", &number.to_string(), &long]);
+    let asking = |number| connection.send(&echo(number)).unwrap();
     let answers: Vec<_> = (0..MANY).map(asking).collect();
     // More than the socket takes: it is read only now.
     let text = asked(&server).await;
@@ -84,13 +85,13 @@ async fn many_at_once_arrive_whole_and_in_order() {
 /// not overtake it, and does not cut into it.
 #[tokio::test]
 async fn what_is_being_written_is_not_overtaken() {
-    let (server, wire, _heard) = pair().await;
+    let (server, connection, _heard) = pair().await;
     let mut server = server.into_std().unwrap();
-    let [mut first, mut second] = [redis::cmd("LARGE"), redis::cmd("SMALL")];
-    first.arg(vec![b'x'; 32 << 20]);
-    second.arg("y");
-    let expected = [first.get_packed_command(), second.get_packed_command()].concat();
-    let _one = wire.send(&first).unwrap();
+    let first = Request::of(&["LARGE", &"x".repeat(32 << 20)]);
+    let second = Request::of(&["SMALL", "y"]);
+    let mut expected = Vec::new();
+    [&first, &second].into_iter().for_each(|request| request.write(&mut expected));
+    let _one = connection.send(&first).unwrap();
     // Until whoever writes the rest finds no more room.
     for _ in 0..100 {
         task::yield_now().await;
@@ -103,9 +104,9 @@ async fn what_is_being_written_is_not_overtaken() {
         }
         task::yield_now().await;
         // Once there is room again: we come before whoever writes the rest.
-        let socket: &TcpStream = wire.0.shared.socket.as_ref();
+        let socket: &TcpStream = connection.0.shared.socket.as_ref();
         if other.is_none() && socket.try_io(Interest::WRITABLE, || Ok(())).is_ok() {
-            other = Some(wire.send(&second).unwrap());
+            other = Some(connection.send(&second).unwrap());
         }
     }
     assert!(other.is_some());
@@ -114,8 +115,8 @@ async fn what_is_being_written_is_not_overtaken() {
 
 #[tokio::test]
 async fn messages_come_between_answers() {
-    let (server, wire, mut heard) = pair().await;
-    let answer = wire.send(&redis::cmd("a")).unwrap();
+    let (server, connection, mut heard) = pair().await;
+    let answer = connection.send(&Request::of(&["a"])).unwrap();
     say(&server, ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n-NOSCRIPT none\r\n").await;
     assert_eq!(answered(answer).await.unwrap_err().code(), Some("NOSCRIPT"));
     assert_eq!(heard.recv().await.unwrap(), "hi");
@@ -131,13 +132,13 @@ async fn the_answer_after_a_message_comes_behind_the_messages_of_others() {
         }
     }
     let message = ">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n";
-    let (server, wire, mut heard) = pair().await;
-    let (others_server, _others_wire, mut others) = pair().await;
+    let (server, connection, mut heard) = pair().await;
+    let (others_server, _others_connection, mut others) = pair().await;
     for (server, heard) in [(&server, &mut heard), (&others_server, &mut others)] {
         say(server, message).await;
         assert_eq!(heard.recv().await.unwrap(), "hi");
     }
-    let mut answer = wire.send(&redis::cmd("a")).unwrap();
+    let mut answer = connection.send(&Request::of(&["a"])).unwrap();
     let looks = Arc::new(Looks(Mutex::new(others), Mutex::default()));
     let waker = Waker::from(looks.clone());
     assert!(Pin::new(&mut answer).poll(&mut Context::from_waker(&waker)).is_pending());
@@ -154,8 +155,8 @@ async fn the_answer_after_a_message_comes_behind_the_messages_of_others() {
 async fn nobody_is_left_waiting_when_it_ends() {
     let moved = ">3\r\n$12\r\nsunsubscribe\r\n$1\r\nc\r\n:0\r\n";
     for last in ["", "what?\r\n", moved, ":1\r\n:2\r\n:3\r\n"] {
-        let (server, wire, mut heard) = pair().await;
-        let answers = ["a", "b"].map(|word| wire.send(&redis::cmd(word)).unwrap());
+        let (server, connection, mut heard) = pair().await;
+        let answers = ["a", "b"].map(|word| connection.send(&Request::of(&[word])).unwrap());
         say(&server, last).await;
         if last.is_empty() {
             drop(server);
@@ -164,16 +165,16 @@ async fn nobody_is_left_waiting_when_it_ends() {
         for answer in answers {
             assert_eq!(answered(answer).await.is_ok(), last.starts_with(':'), "{last:?}");
         }
-        assert!(wire.ask(&redis::cmd("c")).await.is_err());
+        assert!(connection.ask(&Request::of(&["c"])).await.is_err());
     }
 }
 
 #[tokio::test]
 async fn it_ends_with_its_last_clone_and_tells_nobody() {
-    let (server, wire, mut heard) = pair().await;
-    drop(wire.clone());
-    let answer = wire.send(&redis::cmd("a")).unwrap();
-    drop(wire);
+    let (server, connection, mut heard) = pair().await;
+    drop(connection.clone());
+    let answer = connection.send(&Request::of(&["a"])).unwrap();
+    drop(connection);
     assert!(answered(answer).await.is_err());
     assert_eq!(words(&asked(&server).await), ["a"]);
     assert_eq!(heard.recv().await, None);

@@ -3,74 +3,70 @@
 //! The driver's own Sentinel client ignores `+switch-master`, so this one listens to it, and
 //! believes no server that does not call itself a master.
 
-use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use parking_lot::Mutex;
-use redis::Value;
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use redis::{RedisResult, Value};
+use tokio::task::JoinSet;
 
-use super::answer::text;
-use super::connector::Connector;
-use super::error::{Failure, Login};
 use super::replicas::Replicas;
-use super::script::Call;
-use super::server::{Role, Server};
-use super::url::Host;
-use super::waiters::Waiters;
-use crate::backend::{Finding, Severity};
+use crate::backend::Finding;
+use crate::backend::kit::reconnect::{Connected, Reconnect};
+use crate::backend::redis::connection::Connector;
+use crate::backend::redis::error::{Failure, Login};
+use crate::backend::redis::script::{Call, parts, text};
+use crate::backend::redis::session::{Role, Server};
+use crate::backend::redis::url::Host;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A pause before another sentinel is listened to.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The way to the present master.
-pub(super) struct Sentinel {
+pub(crate) struct Sentinel {
     shared: Arc<Shared>,
-    listening: JoinHandle<()>,
+    /// Ends with it.
+    _listening: JoinSet<()>,
 }
 
 struct Shared {
-    connector: Connector,
+    connector: Arc<Connector>,
     sentinels: Vec<Arc<Server>>,
-    hosts: Vec<Host>,
     name: String,
     channel: String,
-    waiters: Arc<Waiters>,
-    present: Mutex<Option<Master>>,
-    finding: tokio::sync::Mutex<()>,
+    present: Reconnect<Arc<Master>>,
 }
 
-#[derive(Debug, Clone)]
 struct Master {
     server: Arc<Server>,
     replicas: Arc<Replicas>,
+    /// It is not the master any more, or cannot be reached.
+    forgotten: AtomicBool,
+}
+
+impl Connected for Arc<Master> {
+    fn is_open(&self) -> bool {
+        !self.forgotten.load(Ordering::Acquire)
+    }
 }
 
 impl Sentinel {
     pub(super) fn new(
-        connector: Connector,
+        connector: Arc<Connector>,
         hosts: &[Host],
         name: &str,
         channel: String,
     ) -> Result<Self> {
-        let sentinels = hosts.iter().map(|host| connector.sentinel(host)).collect::<Result<_>>()?;
-        let waiters = connector.waiters.clone();
-        let shared = Arc::new(Shared {
-            connector,
-            sentinels,
-            hosts: hosts.to_vec(),
-            name: name.to_owned(),
-            channel,
-            waiters,
-            present: Mutex::default(),
-            finding: tokio::sync::Mutex::default(),
-        });
-        let listening = tokio::spawn(listen(shared.clone()));
-        Ok(Self { shared, listening })
+        let sentinel = |host| Server::new(&connector, host, Role::Sentinel);
+        let sentinels = hosts.iter().map(sentinel).collect::<Result<_>>()?;
+        let present = Reconnect::new(connector.clock.clone(), Duration::ZERO);
+        let name = name.to_owned();
+        let shared = Arc::new(Shared { connector, sentinels, name, channel, present });
+        let mut listening = JoinSet::new();
+        listening.spawn(listen(shared.clone()));
+        Ok(Self { shared, _listening: listening })
     }
 
     /// Calls a script on the master. What a former master refused goes to its successor.
@@ -98,11 +94,11 @@ impl Sentinel {
     }
 
     pub(super) async fn master(&self) -> Result<Arc<Server>> {
-        Ok(self.shared.master().await?.server)
+        Ok(self.shared.master().await?.server.clone())
     }
 
     pub(super) async fn replicas(&self) -> Result<Arc<Replicas>> {
-        Ok(self.shared.master().await?.replicas)
+        Ok(self.shared.master().await?.replicas.clone())
     }
 
     pub(super) fn channel(&self) -> &str {
@@ -110,67 +106,50 @@ impl Sentinel {
     }
 
     /// Whether enough sentinels are there to elect another master.
-    pub(super) async fn examine(&self) -> Result<Vec<Finding>> {
+    pub(super) async fn examine(&self) -> Vec<Finding> {
         let mut findings = Vec::new();
         for sentinel in &self.shared.sentinels {
-            let mut check = redis::cmd("SENTINEL");
-            check.arg("CKQUORUM").arg(&self.shared.name);
+            let check = ["SENTINEL", "CKQUORUM", &self.shared.name];
+            let host = &sentinel.host;
             findings.push(match sentinel.ask_in_time(&check).await {
-                Ok(_) => {
-                    let what = format!("the sentinel at {} sees a quorum", sentinel.host);
-                    Finding::new(Severity::Fine, what, "")
-                }
-                Err(failure) => Finding::new(
-                    Severity::Warning,
-                    format!("the sentinel at {}: {}", sentinel.host, Error::from(failure)),
+                Ok(_) => Finding::fine(format!("the sentinel at {host} sees a quorum")),
+                Err(failure) => Finding::warning(
+                    format!("the sentinel at {host}: {}", Error::from(failure)),
                     "without a quorum nobody takes over when the master is lost",
                 ),
             });
         }
-        Ok(findings)
-    }
-}
-
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        self.listening.abort();
+        findings
     }
 }
 
 impl Shared {
-    async fn master(&self) -> Result<Master> {
-        if let Some(master) = self.present.lock().clone() {
-            return Ok(master);
-        }
-        let _alone = self.finding.lock().await;
-        if let Some(master) = self.present.lock().clone() {
-            return Ok(master);
-        }
+    async fn master(&self) -> Result<Arc<Master>> {
+        self.present.get(|| self.find()).await
+    }
+
+    async fn find(&self) -> Result<Arc<Master>> {
         let mut why = None;
         for sentinel in &self.sentinels {
             match self.master_according_to(sentinel).await {
-                Ok(master) => {
-                    *self.present.lock() = Some(master.clone());
-                    return Ok(master);
-                }
+                Ok(master) => return Ok(master),
                 Err(error) => why = Some(error),
             }
         }
         Err(why.unwrap_or_else(|| Error::invalid("no sentinel is named")))
     }
 
-    async fn master_according_to(&self, sentinel: &Arc<Server>) -> Result<Master> {
+    async fn master_according_to(&self, sentinel: &Arc<Server>) -> Result<Arc<Master>> {
         let host = self.address_according_to(sentinel).await?;
         let role = Role::Master { channel: self.channel.clone() };
-        let server = self.connector.server(&host, role)?;
+        let server = Server::new(&self.connector, &host, role)?;
         server.live().await?;
-        let replicas = Replicas::new(self.connector.server(&host, Role::Requests)?);
-        Ok(Master { server, replicas })
+        let replicas = Replicas::new(Server::new(&self.connector, &host, Role::Requests)?);
+        Ok(Arc::new(Master { server, replicas, forgotten: AtomicBool::new(false) }))
     }
 
     async fn address_according_to(&self, sentinel: &Arc<Server>) -> Result<Host> {
-        let mut ask = redis::cmd("SENTINEL");
-        ask.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
+        let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", &self.name];
         let unknown = || {
             let message =
                 format!("the sentinel at {} knows no master {:?}", sentinel.host, self.name);
@@ -178,42 +157,35 @@ impl Shared {
         };
         let answer = match sentinel.ask_in_time(&ask).await {
             Err(failure) if failure.code() == Some("NOAUTH") => {
-                let message = Login::Sentinel.missing(&sentinel.host.to_string());
+                let message = Login::Sentinel.missing(&sentinel.host);
                 return Err(Error::new(ErrorKind::Unusable, message));
             }
             answer => answer?,
         };
-        match answer {
-            Value::Array(parts) if parts.len() == 2 => {
-                let port = text(&parts[1])?.parse().map_err(|_| unknown())?;
-                Ok(Host { name: text(&parts[0])?.to_owned(), port })
-            }
-            _ => Err(unknown()),
-        }
+        let [name, port] = parts(&answer).map_err(|_| unknown())?;
+        let port = text(port)?.parse().map_err(|_| unknown())?;
+        Ok(Host { name: text(name)?.to_owned(), port })
     }
 
-    /// This is not the master any more, or cannot be reached: the next request finds out.
+    /// The next request finds out who is the master.
     fn forget(&self, master: &Master) {
-        let mut present = self.present.lock();
-        if present.as_ref().is_some_and(|now| Arc::ptr_eq(&now.server, &master.server)) {
-            *present = None;
-            drop(present);
+        if !master.forgotten.swap(true, Ordering::AcqRel) {
+            self.present.drop_closed();
             master.server.disconnect();
-            self.waiters.reconnected();
+            self.connector.waiters.reconnected();
         }
     }
 
     fn is_at(&self, host: &Host) {
-        let present = self.present.lock().clone();
-        if let Some(master) = present.filter(|master| master.server.host != *host) {
+        if let Some(master) = self.present.present().filter(|now| now.server.host != *host) {
             tracing::info!(from = %master.server.host, to = %host, "the master has changed");
             self.forget(&master);
         }
     }
 
     /// Listens to one sentinel for as long as it speaks.
-    async fn follow(&self, host: &Host, sentinel: &Arc<Server>) -> redis::RedisResult<()> {
-        let client = self.connector.sentinel_client(host)?;
+    async fn follow(&self, sentinel: &Arc<Server>) -> RedisResult<()> {
+        let client = self.connector.to_sentinel(&sentinel.host)?;
         let mut messages = client.get_async_pubsub().await?;
         messages.subscribe("+switch-master").await?;
         // It may have changed before we listened.
@@ -237,21 +209,10 @@ impl Shared {
 }
 
 async fn listen(shared: Arc<Shared>) {
-    for turn in 0.. {
-        let place = turn % shared.sentinels.len().max(1);
-        let (Some(host), Some(sentinel)) = (shared.hosts.get(place), shared.sentinels.get(place))
-        else {
-            return;
-        };
-        let following = shared.follow(host, sentinel).await;
-        tracing::debug!(sentinel = %host, ?following, "the sentinel is silent");
+    for sentinel in shared.sentinels.iter().cycle() {
+        let following = shared.follow(sentinel).await;
+        tracing::debug!(sentinel = %sentinel.host, ?following, "the sentinel is silent");
         // Not at once: all of them may be away.
-        let _ = timeout(PAUSE, std::future::pending::<()>()).await;
-    }
-}
-
-impl fmt::Debug for Sentinel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sentinel").field("name", &self.shared.name).finish_non_exhaustive()
+        tokio::time::sleep(PAUSE).await;
     }
 }

@@ -4,7 +4,6 @@
 //! another node only when the first one certainly did not do it.
 
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,17 +13,17 @@ use parking_lot::Mutex;
 use redis::Value;
 use tokio::time::timeout;
 
-use super::connector::Connector;
-use super::ears::Ears;
-use super::error::Failure;
-use super::info::Info;
-use super::keys::tag;
 use super::replicas::Replicas;
-use super::script::Call;
-use super::server::{Role, Server};
-use super::slots::{Map, Slots, read_map};
-use super::url::Host;
-use crate::backend::{Finding, Severity};
+use super::slots::{Map, Node, Slots, read_map};
+use super::subscriptions::Subscriptions;
+use crate::backend::Finding;
+use crate::backend::redis::connection::Connector;
+use crate::backend::redis::error::Failure;
+use crate::backend::redis::info::Info;
+use crate::backend::redis::keys::tag;
+use crate::backend::redis::script::{Call, Request};
+use crate::backend::redis::session::{Role, Server};
+use crate::backend::redis::url::Host;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -36,8 +35,8 @@ const REFRESH: Duration = Duration::from_millis(100);
 const GRACE: Duration = Duration::from_millis(200);
 
 /// The way to the nodes.
-pub(super) struct Cluster {
-    connector: Connector,
+pub(crate) struct Cluster {
+    connector: Arc<Connector>,
     seeds: Vec<Host>,
     channel: String,
     /// Whether messages can stay within a shard (Redis 7).
@@ -46,17 +45,9 @@ pub(super) struct Cluster {
     refreshed: tokio::sync::Mutex<Option<Moment>>,
 }
 
-/// One node: a connection for requests, one for messages, one that may be kept waiting.
-#[derive(Debug)]
-pub(super) struct Node {
-    pub(super) server: Arc<Server>,
-    ears: Ears,
-    replicas: Arc<Replicas>,
-}
-
 impl Cluster {
     pub(super) async fn open(
-        connector: Connector,
+        connector: Arc<Connector>,
         seeds: &[Host],
         channel: String,
     ) -> Result<Self> {
@@ -104,7 +95,7 @@ impl Cluster {
                 Some("MOVED") => {
                     node = self.redirected(&failure, &node)?;
                     self.slots.lock().moved(call.slot, &node);
-                    self.forget_refresh().await;
+                    self.forget_refresh();
                 }
                 Some("ASK") => {
                     node = self.redirected(&failure, &node)?;
@@ -148,20 +139,23 @@ impl Cluster {
     }
 
     fn node(&self, host: &Host) -> Result<Arc<Node>> {
-        if let Some(node) = self.slots.lock().known(host) {
-            return Ok(node);
+        if let Some(node) = self.slots.lock().nodes.get(host) {
+            return Ok(node.clone());
         }
         let role = match self.shards_speak {
             true => Role::Requests,
             false => Role::Everything { channel: self.channel.clone() },
         };
-        let server = self.connector.server(host, role)?;
-        let ears = Ears::new(self.connector.server(host, Role::Requests)?);
-        let replicas = Replicas::new(self.connector.server(host, Role::Requests)?);
-        Ok(self.slots.lock().remember(Arc::new(Node { server, ears, replicas })))
+        let server = |role| Server::new(&self.connector, host, role);
+        let node = Node {
+            server: server(role)?,
+            subscriptions: Subscriptions::new(server(Role::Requests)?),
+            replicas: Replicas::new(server(Role::Requests)?),
+        };
+        Ok(self.slots.lock().remember(Arc::new(node)))
     }
 
-    async fn forget_refresh(&self) {
+    fn forget_refresh(&self) {
         // The next question is asked even if the last one was just now.
         if let Ok(mut refreshed) = self.refreshed.try_lock() {
             *refreshed = None;
@@ -175,13 +169,12 @@ impl Cluster {
         if refreshed.is_some_and(|at| at.until(now) < REFRESH) {
             return Ok(());
         }
-        let hosts: HashSet<_> =
-            self.slots.lock().hosts().into_iter().chain(self.seeds.iter().cloned()).collect();
+        let mut hosts: HashSet<_> = self.slots.lock().nodes.keys().cloned().collect();
+        hosts.extend(self.seeds.iter().cloned());
         let map = self.best_map(hosts).await?;
         if map.ranges.is_empty() {
             // Only nodes that left the cluster answered: what was known before is better.
-            let known = self.slots.lock().epoch();
-            return known.map(drop).ok_or_else(nobody);
+            return self.slots.lock().epoch.map(drop).ok_or_else(nobody);
         }
         let mut nodes = Vec::with_capacity(map.ranges.len());
         for (range, host) in map.ranges {
@@ -198,14 +191,13 @@ impl Cluster {
     /// that serves requests, no older than what is known, is taken at once; otherwise the best that
     /// comes. A cluster that was set up anew has an older one.
     async fn best_map(&self, hosts: HashSet<Host>) -> Result<Map> {
-        let known = self.slots.lock().epoch();
+        let known = self.slots.lock().epoch;
         let limit = self.connector.settings.timeout;
         let mut asking = FuturesUnordered::new();
         for host in hosts {
             let server = self.node(&host)?.server.clone();
             asking.push(async move {
-                let mut questions = redis::pipe();
-                questions.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
+                let questions = ["SLOTS", "INFO"].map(|what| Request::of(&["CLUSTER", what]));
                 let answered = timeout(limit, server.ask_all(&questions)).await;
                 let answers = answered.unwrap_or_else(|_| Err(Failure::silent()))?;
                 read_map(&answers, &server.host)
@@ -252,7 +244,7 @@ impl Cluster {
 
     pub(super) fn listens(&self, slot: u16) -> bool {
         let node = self.slots.lock().node_of(slot);
-        !self.shards_speak || node.is_some_and(|node| node.ears.hear(slot))
+        !self.shards_speak || node.is_some_and(|node| node.subscriptions.hear(slot))
     }
 
     pub(super) async fn listen(&self, slot: u16) -> Result<()> {
@@ -260,10 +252,10 @@ impl Cluster {
             return Ok(());
         }
         let node = self.node_of(slot).await?;
-        match node.ears.listen(slot, &self.shard_channel(slot)).await {
+        match node.subscriptions.listen(slot, &self.shard_channel(slot)).await {
             Err(Failure::Refused(_)) => {
                 // It moved: the call that follows finds out where to, the next one listens there.
-                self.forget_refresh().await;
+                self.forget_refresh();
                 self.refresh().await
             }
             listening => Ok(listening?),
@@ -279,26 +271,18 @@ impl Cluster {
         Ok(self.node_of(slot).await?.replicas.clone())
     }
 
-    pub(super) fn examine(&self) -> Vec<Finding> {
-        let missing = self.slots.lock().missing();
-        vec![match missing {
-            0 => Finding::new(Severity::Fine, "every slot of the cluster has a master", ""),
-            count => Finding::new(
-                Severity::Unsafe,
+    pub(super) fn examine(&self) -> Finding {
+        match self.slots.lock().missing() {
+            0 => Finding::fine("every slot of the cluster has a master"),
+            count => Finding::danger(
                 format!("{count} slots of the cluster have no master"),
                 "locks in them cannot be had: redis-cli --cluster check says more",
             ),
-        }]
+        }
     }
 }
 
 fn nobody() -> Error {
     let message = "no node of the cluster has this lock's slot; see redis-cli --cluster check";
     Error::new(ErrorKind::Unavailable, message)
-}
-
-impl fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cluster").field("seeds", &self.seeds).finish_non_exhaustive()
-    }
 }

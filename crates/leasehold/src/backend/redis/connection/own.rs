@@ -5,22 +5,22 @@
 //! message goes to its waiter from where it is read, and before answers that can wait.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::slice;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use redis::{Cmd, ErrorKind, Pipeline, RedisConnectionInfo, RedisError, RedisResult, Value};
+use redis::{ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, oneshot};
-use tokio::task::{self, JoinHandle};
+use tokio::task::{self, JoinSet};
 
-use super::request::Request;
 use super::resp::{Frame, Stop, frame};
+use crate::backend::redis::script::Request;
 
 /// How many answers after a message can wait: to the release of what it granted, and to the
 /// claim that may follow.
@@ -35,24 +35,23 @@ const BUFFER: usize = 8 * 1024;
 const KEPT: usize = 64 * 1024;
 
 /// What is heard on a connection, beside answers.
-#[derive(Debug, PartialEq, Eq)]
-pub(in crate::backend) enum Heard<'a> {
+pub(crate) enum Heard<'a> {
     /// A message of a channel.
     Message(&'a [u8]),
     /// It is over, and nobody here ended it.
     Ended,
 }
 
-type Ears = Box<dyn Fn(Heard<'_>) + Send + Sync>;
+pub(crate) type OnHeard = Box<dyn Fn(Heard<'_>) + Send + Sync>;
 
 /// A connection. It ends with its last clone.
 #[derive(Clone)]
-pub(in crate::backend) struct Wire(Arc<Handle>);
+pub(crate) struct OwnConnection(Arc<Handle>);
 
 struct Handle {
     shared: Arc<Shared>,
-    reading: JoinHandle<()>,
-    writing: JoinHandle<()>,
+    /// Reading and writing, which end with it.
+    _tasks: JoinSet<()>,
 }
 
 struct Shared {
@@ -60,7 +59,7 @@ struct Shared {
     state: Mutex<State>,
     /// There is something to write.
     more: Notify,
-    ears: Ears,
+    on_heard: OnHeard,
 }
 
 #[derive(Default)]
@@ -76,81 +75,75 @@ struct State {
     dropped: bool,
 }
 
-impl Wire {
+impl OwnConnection {
     /// Connects, and signs in.
-    pub(in crate::backend) async fn open(
+    pub(super) async fn open(
         (host, port): (&str, u16),
         settings: &RedisConnectionInfo,
-        ears: Ears,
+        on_heard: OnHeard,
     ) -> RedisResult<Self> {
         let socket = TcpStream::connect((host, port)).await?;
         socket.set_nodelay(true)?;
-        let wire = Self::on(socket, ears);
-        wire.sign_in(settings).await?;
-        Ok(wire)
+        let connection = Self::on(socket, on_heard);
+        connection.sign_in(settings).await?;
+        Ok(connection)
     }
 
-    fn on(socket: TcpStream, ears: Ears) -> Self {
+    fn on(socket: TcpStream, on_heard: OnHeard) -> Self {
         let (read, socket) = socket.into_split();
         let (state, more) = (Mutex::default(), Notify::new());
-        let shared = Arc::new(Shared { socket, state, more, ears });
-        let reading = tokio::spawn(shared.clone().read(read));
-        let writing = tokio::spawn(shared.clone().write());
-        Self(Arc::new(Handle { shared, reading, writing }))
+        let shared = Arc::new(Shared { socket, state, more, on_heard });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(shared.clone().read(read));
+        tasks.spawn(shared.clone().write());
+        Self(Arc::new(Handle { shared, _tasks: tasks }))
     }
 
     async fn sign_in(&self, settings: &RedisConnectionInfo) -> RedisResult<()> {
-        let mut hello = redis::cmd("HELLO");
-        hello.arg(3);
+        let mut hello = vec!["HELLO", "3"];
         if let Some(password) = settings.password() {
-            hello.arg("AUTH").arg(settings.username().unwrap_or("default")).arg(password);
+            hello.extend(["AUTH", settings.username().unwrap_or("default"), password]);
         }
-        let mut steps = vec![self.send(&hello)?];
-        if settings.db() != 0 {
-            steps.push(self.send(redis::cmd("SELECT").arg(settings.db()))?);
-        }
+        let greeting = self.send(&Request::of(&hello))?;
+        let selected = match settings.db() {
+            0 => None,
+            database => Some(self.send(&Request::of(&["SELECT", &database.to_string()]))?),
+        };
         let names = [("LIB-NAME", settings.lib_name()), ("LIB-VER", settings.lib_ver())];
-        let mut optional = Vec::new();
-        for (what, name) in names {
-            let mut named = redis::cmd("CLIENT");
-            named.arg("SETINFO").arg(what).arg(name.unwrap_or_default());
-            optional.push(self.send(&named)?);
+        let named = names.map(|(what, name)| {
+            self.send(&Request::of(&["CLIENT", "SETINFO", what, name.unwrap_or_default()]))
+        });
+        answered(greeting).await.map_err(no_hello)?;
+        if let Some(selected) = selected {
+            answered(selected).await?;
         }
-        for (step, answer) in steps.into_iter().enumerate() {
-            let greeted = answered(answer).await;
-            greeted.map_err(|error| if step == 0 { no_hello(error) } else { error })?;
-        }
-        for answer in optional {
+        for answer in named {
             // Servers before 7.2 know no such thing.
-            answer.await.map_err(|_| ended())?;
+            answer?.await.map_err(|_| ended())?;
         }
         Ok(())
     }
 
     /// Asks once. Dropped, it is still asked, and the answer is for nobody.
-    pub(in crate::backend) async fn request(&self, request: &Request) -> RedisResult<Value> {
-        answered(self.0.shared.send_one(|bytes| request.write(bytes))?).await
-    }
-
-    /// The same in the driver's words.
-    pub(in crate::backend) async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
-        answered(self.send(command)?).await
+    pub(super) async fn ask(&self, request: &Request) -> RedisResult<Value> {
+        answered(self.send(request)?).await
     }
 
     /// Asks in this order, with nothing between.
-    pub(in crate::backend) async fn ask_all(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
-        let mut answers = Vec::with_capacity(commands.len());
-        let asked = self.0.shared.send(commands.len(), |bytes| {
-            commands.cmd_iter().for_each(|command| command.write_packed_command(bytes));
-        })?;
-        for answer in asked {
+    pub(super) async fn ask_all(&self, requests: &[Request]) -> RedisResult<Vec<Value>> {
+        let (tell, told): (Vec<_>, Vec<_>) = requests.iter().map(|_| oneshot::channel()).unzip();
+        self.0.shared.send(tell, requests)?;
+        let mut answers = Vec::with_capacity(requests.len());
+        for answer in told {
             answers.push(answered(answer).await);
         }
         answers.into_iter().collect()
     }
 
-    fn send(&self, command: &Cmd) -> RedisResult<oneshot::Receiver<Value>> {
-        self.0.shared.send_one(|bytes| command.write_packed_command(bytes))
+    fn send(&self, request: &Request) -> RedisResult<oneshot::Receiver<Value>> {
+        let (tell, told) = oneshot::channel();
+        self.0.shared.send([tell], slice::from_ref(request))?;
+        Ok(told)
     }
 }
 
@@ -159,27 +152,11 @@ async fn answered(answer: oneshot::Receiver<Value>) -> RedisResult<Value> {
 }
 
 impl Shared {
-    fn send_one(&self, write: impl FnOnce(&mut Vec<u8>)) -> RedisResult<oneshot::Receiver<Value>> {
-        let (tell, told) = oneshot::channel();
-        self.leave([tell], write)?;
-        Ok(told)
-    }
-
+    /// Sends requests, at once if little else is under way.
     fn send(
         &self,
-        count: usize,
-        write: impl FnOnce(&mut Vec<u8>),
-    ) -> RedisResult<Vec<oneshot::Receiver<Value>>> {
-        let (tell, told): (Vec<_>, Vec<_>) = (0..count).map(|_| oneshot::channel()).unzip();
-        self.leave(tell, write)?;
-        Ok(told)
-    }
-
-    /// Requests leave, at once if little else is under way.
-    fn leave(
-        &self,
         tell: impl IntoIterator<Item = oneshot::Sender<Value>>,
-        write: impl FnOnce(&mut Vec<u8>),
+        requests: &[Request],
     ) -> RedisResult<()> {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -189,7 +166,7 @@ impl Shared {
         let few = state.awaited.len() < FEW;
         let first = state.unwritten.is_empty();
         state.awaited.extend(tell);
-        write(&mut state.unwritten);
+        requests.iter().for_each(|request| request.write(&mut state.unwritten));
         if few && first && !state.writing {
             // An error is met again by whoever writes the rest.
             let written = self.socket.try_write(&state.unwritten).unwrap_or(0);
@@ -297,7 +274,7 @@ impl Shared {
                 // Whoever asked may be gone.
                 let _ = next.send(value);
             }
-            Frame::Message(message) => (self.ears)(Heard::Message(message)),
+            Frame::Message(message) => (self.on_heard)(Heard::Message(message)),
             Frame::Unsubscribed => return false,
             Frame::Other => {}
         }
@@ -313,7 +290,7 @@ impl Shared {
         drop(state);
         drop(nobody);
         if !before && !dropped {
-            (self.ears)(Heard::Ended);
+            (self.on_heard)(Heard::Ended);
         }
     }
 }
@@ -340,14 +317,6 @@ impl Drop for Ending<'_> {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.shared.state.lock().dropped = true;
-        self.reading.abort();
-        self.writing.abort();
-    }
-}
-
-impl fmt::Debug for Wire {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wire").finish_non_exhaustive()
     }
 }
 
