@@ -128,13 +128,13 @@ impl Waiters {
 
     /// A message of the store.
     pub(crate) fn heard(&self, message: &[u8]) {
-        if std::str::from_utf8(message).ok().and_then(|message| self.obey(message)).is_none() {
+        if std::str::from_utf8(message).ok().and_then(|message| self.dispatch(message)).is_none() {
             tracing::debug!("a message that no script of ours sends");
         }
     }
 
-    /// `None` if no script of ours sends this.
-    fn obey(&self, message: &str) -> Option<()> {
+    /// To whom it is for. `None` if no script of ours sends this.
+    fn dispatch(&self, message: &str) -> Option<()> {
         let mut words = message.split(' ');
         let (kind, owner) = (words.next()?, words.next()?.parse().ok()?);
         let mut number = || words.next()?.parse::<u64>().ok();
@@ -450,7 +450,7 @@ mod tests {
     #[test]
     fn strange_messages_are_ignored() {
         for text in ["", "g", "g x 1 2 3", "z 0 1", "g 0 1 2", "a"] {
-            assert_eq!(waiters().obey(text), None, "{text:?}");
+            assert_eq!(waiters().dispatch(text), None, "{text:?}");
         }
     }
 }
