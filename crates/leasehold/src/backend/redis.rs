@@ -45,10 +45,9 @@ pub(super) mod url;
 mod wait;
 pub(super) mod waiters;
 
-/// The most claims, renewals or releases of one call: more would keep the server from
-/// others for long.
+/// The most claims, renewals or releases of one call: more would block the server for long.
 const BATCH: usize = 256;
-/// How many calls of one kind are under way at once.
+/// The most calls of one kind in flight.
 const IN_FLIGHT: usize = 4;
 
 const STORE: &str = "redis";
@@ -60,7 +59,7 @@ pub struct RedisStore {
     guarantees: Guarantees,
     topology: Topology,
     waiters: Arc<Waiters>,
-    /// The last client's holder, as one word: mostly there is one client.
+    /// Caches the last client's holder as one word: mostly there is one client.
     holder: Mutex<Option<(Arc<Holder>, String)>>,
     /// Ends with the store.
     _heartbeats: JoinSet<()>,
@@ -92,7 +91,7 @@ impl RedisStore {
     async fn open_with(settings: Settings, clock: Clock) -> Result<Arc<Self>> {
         let waiters = Waiters::new(clock.clone());
         let connector = Connector::new(&settings, &clock, &waiters)?;
-        // Its own, so that each message reaches one client.
+        // Every store has its own channel, so that each message reaches one client.
         let channel = format!("leasehold:wake:{}", Owner::random());
         let topology = Topology::open(&settings, connector, channel).await?;
         let mut persists = true;
@@ -126,7 +125,7 @@ impl RedisStore {
         Keys::new(&self.settings.prefix, name)
     }
 
-    /// How scripts know who asks: where it hears of grants in this slot, and the holder.
+    /// Tells a script who asks: the channel for grants in this slot, and the holder.
     fn who(&self, slot: u16, holder: &Arc<Holder>) -> String {
         let mut last = self.holder.lock();
         let known = last.take().filter(|(known, _)| Arc::ptr_eq(known, holder));

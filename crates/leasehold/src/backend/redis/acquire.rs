@@ -20,9 +20,9 @@ use crate::clock::Moment;
 use crate::error::Result;
 use crate::holder::HeldBy;
 
-/// In place of a number, for claims that do not queue.
+/// Stands for the number of a claim that does not queue.
 const NOT_QUEUED: u64 = 0;
-/// In place of what is left of a lock's key that never expires.
+/// Stands for the remaining time of a key that never expires.
 const NEVER_EXPIRES: i64 = -3;
 
 pub(super) async fn acquire(store: Arc<RedisStore>, claims: Vec<Claim>) -> Result<Vec<Verdict>> {
@@ -39,7 +39,7 @@ async fn acquire_in_slot(store: &RedisStore, claims: Vec<Located<Claim>>) -> Res
     for (_, claim) in &claims {
         let number = if claim.queue { number } else { NOT_QUEUED };
         call.arg(claim.owner).arg(millis(claim.ttl)).arg(number);
-        // Before it is registered: what was not yet is new to the queue, and not looked for.
+        // Before registering: a claim that is new to the queue is not looked for there.
         call.arg(store.waiters.said(claim.owner));
     }
     let at = store.clock.now();

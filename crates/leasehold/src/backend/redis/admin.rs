@@ -23,11 +23,11 @@ use crate::loss::Forced;
 use crate::name::Name;
 use crate::token::Token;
 
-/// How many keys a server is asked to look at in one step of a scan.
+/// The `COUNT` of one step of a scan.
 const STEP: &str = "1000";
-/// How many locks are looked at in one call.
+/// The most locks of one call.
 const AT_ONCE: usize = 100;
-/// How long it is remembered who released a lock by force, and why.
+/// How long the record of a force-release is kept.
 pub(crate) const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 
 pub(super) async fn inspect(store: Arc<RedisStore>, name: Name) -> Result<Option<LockInfo>> {
@@ -87,14 +87,14 @@ fn info(name: Name, answer: &Value) -> Result<LockInfo> {
     let lease = value.map(|value| {
         let known = Record::of(&record, &value, |owner| owner.parse().ok());
         let mut lease = lease(known, remaining);
-        // A key that is there, and has nothing left of its time, was given none.
+        // The key exists and has no remaining time, so it never expires.
         lease.held_by.never_expires = remaining.is_none();
         lease
     });
     Ok(LockInfo { lease, waiters, forced, ..LockInfo::free(name) })
 }
 
-/// A lease of which the record says this.
+/// The lease that a record describes.
 pub(crate) fn lease(known: Option<Record>, remaining: Option<Duration>) -> LeaseInfo {
     match known {
         Some(Record { owner, token, held_by }) => {
@@ -132,9 +132,10 @@ impl Seen {
     }
 }
 
-/// The locks of a store with this prefix that a server has and whose names begin like this. SCAN,
-/// never KEYS: nobody has to wait for it. A queue counts as its lock, which may be free for a
-/// moment.
+/// The names at a server that begin with `prefix`. `store` is the prefix of the keys.
+///
+/// It uses SCAN, never KEYS, which would block the server. A queue counts as its lock, which may
+/// be free for a moment.
 pub(crate) async fn names_at(
     server: &Arc<Server>,
     store: &str,
@@ -148,7 +149,7 @@ pub(crate) async fn names_at(
         let scan = ["SCAN", &cursor, "MATCH", &pattern, "COUNT", STEP];
         let answer = server.ask_in_time(&scan).await?;
         let [next, Value::Array(keys)] = parts(&answer)? else { return Err(unexpected()) };
-        // What is no text is no name of ours.
+        // Names of ours are text.
         for key in keys.iter().filter_map(|key| text(key).ok()) {
             let key = lock_key_of(key).filter(|key| key.starts_with(&wanted));
             let name = key.and_then(|key| key.strip_prefix(store));
@@ -161,7 +162,7 @@ pub(crate) async fn names_at(
     }
 }
 
-/// A literal in a glob.
+/// Escapes a literal for a glob.
 fn escaped(literal: &str) -> String {
     let mut pattern = String::with_capacity(literal.len());
     for character in literal.chars() {

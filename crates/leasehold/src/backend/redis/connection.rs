@@ -25,7 +25,7 @@ pub(super) use own::{Heard, OnHeard};
 mod own;
 mod resp;
 
-/// How many requests may wait for the driver's task.
+/// The most requests that wait for the driver's task.
 const PIPELINE: usize = 1024;
 
 /// What every connection of a store needs.
@@ -45,7 +45,7 @@ impl Connector {
         let certificates = match &settings.tls {
             None => None,
             Some(tls) => {
-                // Fails if there is one already, which then is used.
+                // This fails if a provider is installed already; that one is used then.
                 let _ = rustls::crypto::ring::default_provider().install_default();
                 let client_tls = match &tls.identity {
                     None => None,
@@ -113,7 +113,7 @@ impl Connector {
     }
 }
 
-/// What the driver's connection is to do with what is pushed.
+/// Passes on what a server pushes to the driver's connection.
 fn pushed_to(on_heard: OnHeard) -> impl Fn(PushInfo) -> Result<(), ()> {
     move |push| {
         match push.kind {

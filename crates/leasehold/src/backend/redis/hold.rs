@@ -37,7 +37,7 @@ async fn renew_in_slot(store: &RedisStore, holds: Vec<Located<Hold>>) -> Result<
         }
     }
     if !lost.is_empty() {
-        // They are lost in any case; without an answer it is only not known why.
+        // They are lost in any case; only the reason needs an answer.
         let reasons = reasons(store, &lost).await.unwrap_or_default();
         for (place, reason) in places.into_iter().zip(reasons) {
             renewals[place] = Renewal::NotYours(reason);
@@ -129,7 +129,7 @@ pub(super) async fn replicate(
         Ok(false) => Error::new(ErrorKind::Unavailable, "the lease ended before replicas had it"),
         Err(error) => error,
     };
-    // If this fails as well, the caller's settling comes back to it.
+    // If this fails as well, the caller's settling releases it.
     let _ = release_in_slot(store, holds).await;
     Err(error.outcome_unknown())
 }
@@ -161,7 +161,7 @@ async fn are_replicated(store: &RedisStore, holds: &[Located<Hold>]) -> Result<b
     Ok(true)
 }
 
-/// That a lease was granted or extended by what was sent at this moment.
+/// The proof of a request that was sent at this moment.
 pub(super) fn proof(at: Moment, ttl: Duration) -> Proof {
     Proof { at, valid_for: Duration::from_millis(millis(ttl)) }
 }

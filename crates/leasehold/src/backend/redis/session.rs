@@ -20,12 +20,12 @@ use super::url::Host;
 use crate::backend::kit::reconnect::{Connected, Reconnect};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long a failed attempt to connect speaks for those that follow.
+/// How long a failed attempt to connect answers later requests.
 const FAILS_FAST_FOR: Duration = Duration::from_millis(100);
 
-/// Of a server that syncs every write before it answers, in markers.
+/// In a marker: the server syncs every write before it answers.
 pub(crate) const KEEPS: &str = "+";
-/// Of one that does not.
+/// In a marker: it does not.
 const FORGETS: &str = "-";
 
 /// One server.
@@ -36,7 +36,7 @@ pub(crate) struct Server {
     role: Role,
     present: Reconnect<Live>,
     connected_before: AtomicBool,
-    /// How often requests may have come to overtake each other.
+    /// Counts the events after which a request may overtake an earlier one.
     reorderings: AtomicU64,
 }
 
@@ -112,7 +112,7 @@ impl Server {
         self.reorderings.load(Ordering::Acquire)
     }
 
-    /// Calls a script, which the server may have to be told first.
+    /// Calls a script, and loads it first if the server does not know it.
     pub(crate) async fn call(self: &Arc<Self>, call: &Call) -> Result<Value, Failure> {
         match self.ask(&call.request).await {
             Err(failure) if failure.code() == Some("NOSCRIPT") => {
@@ -131,8 +131,8 @@ impl Server {
         Ok(answers.pop().unwrap_or(Value::Nil))
     }
 
-    /// Asks in this order; where the server does not know the script of this call, behind what
-    /// tells it, whose answer then comes before the others.
+    /// Sends these requests in order. If the server does not know the script of this call, it is
+    /// loaded first, and the answer to that comes before the others.
     pub(super) async fn ask_with_script(
         self: &Arc<Self>,
         call: &Call,
@@ -180,7 +180,7 @@ impl Server {
         asked.answered(answer)
     }
 
-    /// Hears a channel of a shard, on this connection. A refusal leaves it as it was.
+    /// Subscribes this connection to a channel of a shard. The connection survives a refusal.
     pub(super) async fn listen(&self, live: &mut Live, channel: &str) -> Result<(), Failure> {
         match live.connection.ask(&Request::of(&["SSUBSCRIBE", channel])).await {
             Ok(_) => Ok(()),
@@ -198,7 +198,7 @@ impl Server {
         self.present.drop_closed();
     }
 
-    /// The present connection, if there is one: the one that is just ending as well.
+    /// Ends the present connection, if there is one.
     pub(super) fn disconnect(&self) {
         if let Some(live) = self.present.take() {
             live.end();
@@ -255,7 +255,7 @@ impl Server {
         Ok(Live { connection, health, keeps })
     }
 
-    /// What becomes of what is heard.
+    /// Passes messages on to the waiters, and notes the end of the connection.
     fn on_heard(&self, health: &Arc<Health>) -> OnHeard {
         let (waiters, health) = (self.connector.waiters.clone(), health.clone());
         Box::new(move |heard| match heard {
@@ -300,7 +300,7 @@ impl Asked<'_> {
         self.answered = true;
         answer.map_err(|error| {
             let failure = Failure::of(error);
-            // What was a master has become a replica: the name may lead elsewhere by now.
+            // The master has become a replica: the name may lead elsewhere by now.
             if matches!(failure, Failure::Unanswered(_)) || failure.code() == Some("READONLY") {
                 self.server.give_up(&self.live);
             }
@@ -323,7 +323,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Whether all that the server ever answered is on its disk. One that does not tell may not.
+/// Whether the server syncs every write before it answers. If it does not tell, it may not.
 async fn keeps_every_write(connection: &mut Connection) -> bool {
     let wanted =
         [("appendonly", "yes"), ("appendfsync", "always"), ("no-appendfsync-on-rewrite", "no")];

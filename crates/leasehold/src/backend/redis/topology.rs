@@ -64,7 +64,7 @@ impl Topology {
         }
     }
 
-    /// What is to be said about the topology itself.
+    /// Examines the topology itself.
     pub(super) async fn examine(&self) -> Vec<Finding> {
         match self {
             Self::Single { .. } => Vec::new(),
@@ -77,7 +77,7 @@ impl Topology {
     pub(super) async fn replicas(&self, slot: u16) -> Result<Arc<Replicas>> {
         match self {
             Self::Single { replicas, .. } => Ok(replicas.clone()),
-            Self::Sentinel(sentinel) => sentinel.replicas().await,
+            Self::Sentinel(sentinel) => Ok(sentinel.master().await?.replicas.clone()),
             Self::Cluster(cluster) => cluster.replicas(slot).await,
         }
     }
@@ -99,14 +99,11 @@ impl Topology {
 
     /// Asks about all items, those of one slot together if slots matter, and puts the answers
     /// back in order.
-    pub(super) async fn by_slot<T, A, F>(
+    pub(super) async fn by_slot<T, A, F: Future<Output = Result<Vec<A>>>>(
         &self,
         items: Vec<Located<T>>,
         ask: impl Fn(Vec<Located<T>>) -> F,
-    ) -> Result<Vec<A>>
-    where
-        F: Future<Output = Result<Vec<A>>>,
-    {
+    ) -> Result<Vec<A>> {
         match items.len() {
             0 => Ok(Vec::new()),
             2.. if self.slots_matter() => Box::pin(each_slot(items, ask)).await,
@@ -131,7 +128,7 @@ impl Topology {
         }
     }
 
-    /// From now on they are heard.
+    /// Subscribes to them.
     pub(super) async fn listen(&self, slot: u16) -> Result<()> {
         match self {
             Self::Single { .. } | Self::Sentinel(_) => Ok(()),
@@ -143,19 +140,16 @@ impl Topology {
     pub(super) async fn masters(&self) -> Result<Vec<Arc<Server>>> {
         match self {
             Self::Single { server, .. } => Ok(vec![server.clone()]),
-            Self::Sentinel(sentinel) => Ok(vec![sentinel.master().await?]),
+            Self::Sentinel(sentinel) => Ok(vec![sentinel.master().await?.server.clone()]),
             Self::Cluster(cluster) => cluster.masters().await,
         }
     }
 }
 
-async fn each_slot<T, A, F>(
+async fn each_slot<T, A, F: Future<Output = Result<Vec<A>>>>(
     items: Vec<Located<T>>,
     ask: impl Fn(Vec<Located<T>>) -> F,
-) -> Result<Vec<A>>
-where
-    F: Future<Output = Result<Vec<A>>>,
-{
+) -> Result<Vec<A>> {
     let count = items.len();
     let mut slots: BTreeMap<u16, (Vec<usize>, Vec<Located<T>>)> = BTreeMap::new();
     for (place, item) in items.into_iter().enumerate() {

@@ -22,11 +22,11 @@ use crate::backend::{Claim, Turn};
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
 
-/// How many waiters show themselves in one call.
+/// The most heartbeats of one call.
 const AT_ONCE: usize = 256;
 
 pub(super) async fn wait(store: Arc<RedisStore>, claim: Claim) -> Result<Turn> {
-    // Nothing is known of a place that was given up, or never taken.
+    // A place that was given up, or never taken, has no waiter.
     let Some(waiter) = store.waiters.get(claim.owner) else { return Ok(Turn::TryAgain) };
     let mut turn = waiter.turn(&store.waiters).await;
     // A claim that asks again is still in the queue, as far as we know.
@@ -53,7 +53,7 @@ pub(super) async fn leave(store: Arc<RedisStore>, claim: Claim) -> Result<()> {
 
 /// Sends heartbeats for as long as the store lives.
 pub(super) async fn heartbeats(store: Weak<RedisStore>, waiters: Arc<Waiters>, clock: Clock) {
-    // A node of a cluster that hangs holds up no heartbeats but those of its own slots.
+    // A hanging node of a cluster delays only the heartbeats of its own slots.
     let mut under_way = FuturesUnordered::new();
     loop {
         let (due, next) = waiters.due(clock.now());
@@ -71,8 +71,8 @@ pub(super) async fn heartbeats(store: Weak<RedisStore>, waiters: Arc<Waiters>, c
     }
 }
 
-/// Those who may travel together: all waiters of a client, or those of one slot. (Clients that
-/// share the store have holders of their own, and a call names one.)
+/// Groups waiters by call: those of one holder, and in a cluster of one slot. (Clients that share
+/// the store have holders of their own, and a call names one.)
 fn together(store: &RedisStore, waiters: Vec<Arc<Waiter>>) -> Vec<Vec<Located<Arc<Waiter>>>> {
     let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for one in store.locate(waiters, |waiter| &waiter.claim.name) {
@@ -83,8 +83,8 @@ fn together(store: &RedisStore, waiters: Vec<Arc<Waiter>>) -> Vec<Vec<Located<Ar
     groups.into_values().collect()
 }
 
-/// Shows that these still wait. Whoever gets no answer asks again, as a claim that can
-/// be refused: that tells its caller when the store is away for long.
+/// Sends the heartbeats of these. A waiter without an answer claims again. A claim can be
+/// refused, so that its caller learns when the store is away for long.
 async fn show(store: Arc<RedisStore>, waiters: Vec<Located<Arc<Waiter>>>) {
     for some in waiters.chunks(AT_ONCE) {
         let shown = show_in_slot(&store, some).await;

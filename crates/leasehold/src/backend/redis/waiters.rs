@@ -25,10 +25,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 /// Heartbeats that are due this soon travel with those that are due.
 const TOGETHER: Duration = Duration::from_millis(50);
-/// How many unanswered numbers of one waiter are remembered.
+/// The most unanswered numbers of one waiter.
 const NUMBERS: usize = 64;
 
-/// What a store said to a waiter that has no answer yet: it may be in the queue, and is looked for.
+/// What a waiter without an answer tells scripts: it may be in the queue, and is looked for.
 const NOTHING_KNOWN: &str = "0 0";
 
 /// All waiters of a client.
@@ -38,10 +38,10 @@ pub(crate) struct Waiters {
     table: Mutex<OwnerMap<Arc<Waiter>>>,
     /// Never used twice and never zero, so that a grant cannot name the wrong one.
     numbers: AtomicU64,
-    /// Somebody's heartbeat may be due earlier than it was.
+    /// Wakes the task: a heartbeat may be due earlier than before.
     due_changed: Notify,
-    /// When whoever sends heartbeats looks by itself, in nanoseconds: only who is due
-    /// earlier rings.
+    /// When the task of the heartbeats looks next, in nanoseconds: only waiters that are due
+    /// earlier wake it.
     looks_at: AtomicU64,
     pub(crate) hints: Hints,
 }
@@ -133,7 +133,7 @@ impl Waiters {
         }
     }
 
-    /// To whom it is for. `None` if no script of ours sends this.
+    /// Passes a message on. `None` if no script of ours sends it.
     fn dispatch(&self, message: &str) -> Option<()> {
         let mut words = message.split(' ');
         let (kind, owner) = (words.next()?, words.next()?.parse().ok()?);
@@ -158,7 +158,7 @@ impl Waiters {
         Some(())
     }
 
-    /// A connection ended: what was pushed meanwhile is lost, so everybody asks.
+    /// A connection ended. Messages may be lost, so all heartbeats are due.
     pub(super) fn disconnected(&self) {
         let now = self.clock.now();
         for waiter in self.table.lock().values() {
@@ -173,9 +173,9 @@ impl Waiters {
         self.disconnected();
     }
 
-    /// Waits until a heartbeat may be due: at this moment, or when somebody rings.
+    /// Waits until a heartbeat may be due: until this moment, or a wake.
     pub(super) async fn until_due(&self, next: Moment) {
-        // Who rang before this line is heard below, who comes after it compares.
+        // An earlier wake is kept by `due_changed`; later waiters compare with this.
         self.looks_at.store(next.as_nanos(), Ordering::SeqCst);
         tokio::select! {
             () = self.due_changed.notified() => {}
@@ -186,7 +186,7 @@ impl Waiters {
     /// Whose heartbeat is due, and when the next one is. Those who are due have it
     /// [`heartbeat_over`](Waiter::heartbeat_over) before they are due again.
     pub(super) fn due(&self, now: Moment) -> (Vec<Arc<Waiter>>, Moment) {
-        // Until the look is over everybody rings.
+        // Until the look is over every waiter wakes the task.
         self.looks_at.store(Moment::NEVER.as_nanos(), Ordering::SeqCst);
         let mut due = Vec::new();
         let mut next = Moment::NEVER;
@@ -343,7 +343,7 @@ impl Waiter {
             if let Some(turn) = self.state.lock().turn.take() {
                 return turn;
             }
-            // A ring between the look and this line is kept by the bell.
+            // The bell keeps a ring that comes between the look and this.
             self.bell.notified().await;
         }
     }

@@ -1,8 +1,8 @@
 //! A connection of our own, for servers without TLS.
 //!
-//! It is as lean as a hand-over wants it. Whoever asks while little is under way writes to
-//! the socket itself; what comes while many answers are awaited collects, and leaves together. A
-//! message goes to its waiter from where it is read, and before answers that can wait.
+//! It is built for fast hand-overs. While few answers are awaited, a caller writes to the socket
+//! itself; otherwise requests collect and leave together. The reading task passes a message to
+//! its waiter at once, and before answers that can wait.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -27,11 +27,11 @@ use crate::backend::redis::script::Request;
 const PATIENT: usize = 2;
 /// How often such an answer lets others go first.
 const YIELDS: usize = 2;
-/// While fewer answers than this are awaited, a request does not wait for company.
+/// While fewer answers than this are awaited, a request leaves at once.
 const FEW: usize = 4;
-/// How much is read at once, at first.
+/// The first size of the buffer for reading.
 const BUFFER: usize = 8 * 1024;
-/// How much room for requests is kept when none are there.
+/// The most room that an empty buffer keeps.
 const KEPT: usize = 64 * 1024;
 
 /// What is heard on a connection, beside answers.
@@ -64,11 +64,11 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Who gets the next answers, in this order: whoever gave up is still among them.
+    /// The receivers of the next answers, in order. Callers that gave up are still among them.
     awaited: VecDeque<oneshot::Sender<Value>>,
-    /// What is not written yet. Always of requests that are awaited.
+    /// The bytes that are not written yet, all of requests that are awaited.
     unwritten: Vec<u8>,
-    /// What came before that is just being written: nothing may overtake it, or cut into it.
+    /// Earlier bytes are being written: nothing may overtake them, or cut into them.
     writing: bool,
     ended: bool,
     /// We ended it ourselves.
@@ -168,7 +168,7 @@ impl Shared {
         state.awaited.extend(tell);
         requests.iter().for_each(|request| request.write(&mut state.unwritten));
         if few && first && !state.writing {
-            // An error is met again by whoever writes the rest.
+            // The writing task meets an error again.
             let written = self.socket.try_write(&state.unwritten).unwrap_or(0);
             if written == state.unwritten.len() {
                 state.unwritten.clear();
@@ -188,7 +188,7 @@ impl Shared {
         let mut batch = Vec::new();
         loop {
             self.more.notified().await;
-            // Those who were just answered may have something to send as well.
+            // Callers that just got answers may have something to send as well.
             task::yield_now().await;
             {
                 let mut state = self.state.lock();
@@ -210,7 +210,7 @@ impl Shared {
             }
             batch.clear();
             batch.shrink_to(KEPT);
-            // What came meanwhile has rung for itself.
+            // Requests that came meanwhile have notified `more`.
             self.state.lock().writing = false;
         }
     }
@@ -241,7 +241,7 @@ impl Shared {
                             Frame::Message(_) => patient = PATIENT,
                             Frame::Answer(_) if patient > 0 => {
                                 patient -= 1;
-                                // Once for what was read together: a message may be in it, too.
+                                // Once for each read: a message may be in it, too.
                                 if !std::mem::replace(&mut yielded, true) {
                                     let_others_go_first().await;
                                 }
@@ -269,9 +269,9 @@ impl Shared {
         match frame {
             Frame::Answer(value) => {
                 let next = self.state.lock().awaited.pop_front();
-                // An answer that nobody asked for: the next ones would be another's.
+                // Nobody asked for this answer: the next ones would be another's.
                 let Some(next) = next else { return false };
-                // Whoever asked may be gone.
+                // The caller may be gone.
                 let _ = next.send(value);
             }
             Frame::Message(message) => (self.on_heard)(Heard::Message(message)),
@@ -284,7 +284,7 @@ impl Shared {
     fn end(&self) {
         let mut state = self.state.lock();
         let before = std::mem::replace(&mut state.ended, true);
-        // Outside of the lock: those who wait are told by it.
+        // Dropped outside of the lock, because this wakes those who wait.
         let nobody = std::mem::take(&mut state.awaited);
         let dropped = state.dropped;
         drop(state);
@@ -295,17 +295,17 @@ impl Shared {
     }
 }
 
-/// A server writes the answer to a release before the message to whom that let in, and all
-/// wait for whoever has the lock: what the next holder is told, and sends, comes before what
-/// the last one does now. (It may be another client's, on the same thread.)
+/// Wakes the next holder before it completes the previous release: a server writes the answer to
+/// a release before the message of the grant, and all wait for the holder. (The next holder may be
+/// of another client, on the same thread.)
 async fn let_others_go_first() {
     for _ in 0..YIELDS {
         task::yield_now().await;
     }
 }
 
-/// However one of the two tasks ends (the socket does, the runtime, a panic), nobody is left
-/// waiting.
+/// Ends the connection when one of the two tasks ends, be it by the socket, the runtime or a
+/// panic, so that nobody is left waiting.
 struct Ending<'a>(&'a Shared);
 
 impl Drop for Ending<'_> {

@@ -29,9 +29,9 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// A pause while a slot moves or a fail-over is under way.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How often at most the nodes are asked who has what.
+/// The shortest time between two refreshes of the map.
 const REFRESH: Duration = Duration::from_millis(100);
-/// How much longer to wait for a better answer to that question.
+/// How long to wait for a better map than the one at hand.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// The way to the nodes.
@@ -119,7 +119,7 @@ impl Cluster {
         }
     }
 
-    /// Where a node says that the slot is, or goes to.
+    /// The node that a `MOVED` or `ASK` names.
     fn redirected(&self, failure: &Failure, from: &Arc<Node>) -> Result<Arc<Node>> {
         let Failure::Refused(error) = failure else { return Err(failure.clone().into()) };
         let address = error.redirect_node().and_then(|(address, _)| address.rsplit_once(':'));
@@ -162,7 +162,7 @@ impl Cluster {
         }
     }
 
-    /// Asks the nodes who has what: those we know, then those we began with.
+    /// Asks the known nodes and the seeds which node has which slots.
     async fn refresh(&self) -> Result<()> {
         let mut refreshed = self.refreshed.lock().await;
         let now = self.connector.clock.now();
@@ -219,7 +219,7 @@ impl Cluster {
                 return Ok(map);
             }
             if !map.ranges.is_empty() {
-                // Of a node that is cut off nothing can be had: others are worth a longer wait.
+                // A node that is cut off serves nothing: others are worth a longer wait.
                 let longest = if map.is_ok { GRACE } else { GRACE.max(limit / 4) };
                 patience = patience.min(longest);
             }

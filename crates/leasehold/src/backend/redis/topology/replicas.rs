@@ -53,7 +53,7 @@ impl Replicas {
         answered.await.unwrap_or_else(|_| Err(Failure::silent()))
     }
 
-    /// Asks all that is to be asked by now, unless an earlier task took it along.
+    /// Asks all questions of the moment, unless an earlier task took them along.
     async fn ask(&self, count: u32, limit: Duration) {
         let _turn = self.asking.lock().await;
         let questions = std::mem::take(&mut *self.questions.lock());
@@ -61,7 +61,7 @@ impl Replicas {
             return;
         }
         let asking = self.renew_and_wait(&questions, count, limit);
-        // The server has as long again to answer; what comes later is not waited for.
+        // The server has as long again to answer.
         let answers = timeout(2 * limit, asking).await.unwrap_or_else(|_| Err(Failure::silent()));
         let mut answers = answers.map(|(renewed, count)| (renewed.into_iter(), count));
         for question in questions {

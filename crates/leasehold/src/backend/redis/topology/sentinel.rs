@@ -39,9 +39,9 @@ struct Shared {
     present: Reconnect<Arc<Master>>,
 }
 
-struct Master {
-    server: Arc<Server>,
-    replicas: Arc<Replicas>,
+pub(super) struct Master {
+    pub(super) server: Arc<Server>,
+    pub(super) replicas: Arc<Replicas>,
     /// It is not the master any more, or cannot be reached.
     forgotten: AtomicBool,
 }
@@ -93,12 +93,8 @@ impl Sentinel {
         }
     }
 
-    pub(super) async fn master(&self) -> Result<Arc<Server>> {
-        Ok(self.shared.master().await?.server.clone())
-    }
-
-    pub(super) async fn replicas(&self) -> Result<Arc<Replicas>> {
-        Ok(self.shared.master().await?.replicas.clone())
+    pub(super) async fn master(&self) -> Result<Arc<Master>> {
+        self.shared.master().await
     }
 
     pub(super) fn channel(&self) -> &str {

@@ -34,7 +34,7 @@ pub(super) struct Slots {
     covered: usize,
 }
 
-/// Who has which slots, in the words of one node.
+/// Which node has which slots, according to one of them.
 #[derive(Debug)]
 pub(super) struct Map {
     pub(super) ranges: Vec<(RangeInclusive<u16>, Host)>,
@@ -56,9 +56,9 @@ impl Map {
         self.covered() >= usize::from(SLOTS)
     }
 
-    /// Whether this is to be believed rather than another: a node that left the cluster knows of
-    /// no slots, or of few; one that is cut off from it says so, whatever its epoch is; and one
-    /// that was until just now knows an older epoch.
+    /// Whether to believe this map rather than another. A node that left the cluster knows of few
+    /// slots or none; one that is cut off says so, whatever its epoch is; and one that was cut off
+    /// until just now knows an older epoch.
     pub(super) fn is_better_than(&self, other: &Self) -> bool {
         let rank =
             |map: &Self| (map.covered() > 0, map.is_ok, map.is_whole(), map.epoch, map.covered());
