@@ -33,7 +33,10 @@ impl Hints {
 
     pub(in crate::backend) async fn next(&self) -> Hint {
         // A hint between two calls is missed; the next renewal then tells instead.
-        self.0.subscribe().recv().await.unwrap_or(Hint::All)
+        let mut hints = self.0.subscribe();
+        let first = hints.recv().await.unwrap_or(Hint::All);
+        // Those that came together with it go with this call's end.
+        if hints.is_empty() { first } else { Hint::All }
     }
 }
 
@@ -44,5 +47,28 @@ impl Hints {
 
     pub(in crate::backend) async fn next(&self) -> Hint {
         std::future::pending().await
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::owner::Owner;
+
+    #[tokio::test]
+    async fn of_several_hints_at_once_none_is_lost() {
+        let hints = Hints::default();
+        let owner = Owner::random();
+        for (others, expected) in [(0, Hint::Lease(owner)), (1, Hint::All), (200, Hint::All)] {
+            let mut next = Box::pin(hints.next());
+            assert!(
+                next.as_mut()
+                    .poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
+                    .is_pending()
+            );
+            hints.announce(Hint::Lease(owner));
+            (0..others).for_each(|_| hints.announce(Hint::Lease(Owner::random())));
+            assert_eq!(next.await, expected, "{others} others");
+        }
     }
 }
