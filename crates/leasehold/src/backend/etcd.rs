@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use self::endpoints::Endpoints;
 use self::hints::Hints;
 use self::keys::Layout;
 use self::line::Line;
 use self::table::Table;
+use self::transport::Endpoints;
 use self::url::Address;
 use self::watcher::Watcher;
 use super::{
@@ -35,13 +35,8 @@ use crate::token::Token;
 
 pub use etcd_client::Compare;
 
-mod answer;
-mod aside;
-mod channel;
 mod claim;
 mod compare;
-mod connection;
-mod endpoints;
 mod error;
 mod examine;
 mod force;
@@ -56,7 +51,7 @@ mod release;
 mod seat;
 mod session;
 mod table;
-mod upload;
+mod transport;
 mod url;
 mod value;
 mod wait;
@@ -154,9 +149,8 @@ impl EtcdStore {
         let mut last = None;
         for _ in 0..self.endpoints.count() {
             let probe = self.layout.probe();
-            let asking =
-                self.endpoints.call_within(OPENING, async |mut etcd| etcd.get(probe, None).await);
-            match asking.await {
+            let asking = self.endpoints.call(async |mut etcd| etcd.get(probe, None).await);
+            match self.endpoints.within(OPENING, asking).await {
                 Ok(_) => return Ok(()),
                 Err(error) => last = Some(error),
             }

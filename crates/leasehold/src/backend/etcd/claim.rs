@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use etcd_client::KeyValue;
 
-use super::error::is_lease_gone;
+use super::error::{broken_reply, is_lease_gone};
 use super::line::View;
 use super::proposal::Answer;
 use super::seat::{Seated, Unanswered};
@@ -208,11 +208,6 @@ pub(super) fn proof(session: &Session, claim: &Claim) -> Proof {
 
 pub(super) fn grant(revision: i64, proof: Proof) -> Grant {
     Grant { token: Token::new(revision as u64), proof }
-}
-
-pub(super) fn broken_reply() -> Error {
-    let message = "etcd's answer does not fit the request; please report this";
-    Error::new(ErrorKind::Internal, message).outcome_unknown()
 }
 
 /// The janitor did not wait for the answer, and its key is being removed.

@@ -1,12 +1,13 @@
 //! etcd's errors, and what they mean to a user: in one place, so that every operation
 //! tells the same story.
 
-use std::error::Error as _;
+use std::error::Error as StdError;
+use std::sync::Arc;
 use std::{fmt, io};
 
 use etcd_client::Error as EtcdError;
+use tonic::Status;
 
-use super::channel::NotConnected;
 use crate::error::{Error, ErrorKind};
 
 // gRPC's status codes, as numbers: the driver does not export their type.
@@ -19,6 +20,8 @@ const OUT_OF_RANGE: i32 = 11;
 const UNIMPLEMENTED: i32 = 12;
 const UNAVAILABLE: i32 = 14;
 const UNAUTHENTICATED: i32 = 16;
+
+const OLD_TOKEN: &str = "revision of auth store is old";
 
 /// The driver's error below ours. Its own text shows the insides of the driver, so it says
 /// what ours says: nothing more.
@@ -34,87 +37,111 @@ impl fmt::Display for Cause {
     }
 }
 
-impl std::error::Error for Cause {}
+impl StdError for Cause {}
 
-/// What the user is told.
+/// There was no connection: the request was never sent.
+#[derive(Debug, Clone)]
+pub(super) struct NotConnected(pub(super) Arc<io::Error>);
+
+impl NotConnected {
+    /// As the driver understands it.
+    pub(super) fn told(self) -> Status {
+        let mut status = Status::unavailable("no connection");
+        status.set_source(Arc::new(self));
+        status
+    }
+}
+
+impl fmt::Display for NotConnected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not connected")
+    }
+}
+
+impl StdError for NotConnected {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+/// The driver's error as the user sees it.
 pub(super) fn explain(error: EtcdError) -> Error {
-    let said = error.to_string();
-    let told = |kind, message: String| Error::new(kind, message);
     let explained = match &error {
-        EtcdError::GRpcStatus(status) => {
-            let said = status.message().trim_start_matches("etcdserver: ").to_owned();
-            match status.code() as i32 {
-                UNAVAILABLE if never_sent(status) => {
-                    told(ErrorKind::Unreachable, no_connection(status))
-                }
-                UNIMPLEMENTED => {
-                    let message =
-                        format!("what answers there does not speak as etcd does ({said})");
-                    told(ErrorKind::Unreachable, message)
-                }
-                // Turned away before it was proposed.
-                UNAVAILABLE if said.contains("no leader") => {
-                    let advice = "the member has lost the majority of its cluster";
-                    told(ErrorKind::Unreachable, format!("no leader: {advice}"))
-                }
-                RESOURCE_EXHAUSTED if said.contains("database space exceeded") => {
-                    let advice = "compact and defragment it, then clear the alarm NOSPACE";
-                    let message = format!("etcd's quota is used up; {advice}");
-                    // What crosses the quota while it is applied stays applied.
-                    told(ErrorKind::Unavailable, message).outcome_unknown()
-                }
-                RESOURCE_EXHAUSTED if said.contains("too many requests") => {
-                    told(ErrorKind::Unavailable, said)
-                }
-                // A connection that was ended for its many pings, with requests on it.
-                RESOURCE_EXHAUSTED => told(ErrorKind::Unavailable, said).outcome_unknown(),
-                PERMISSION_DENIED | UNAUTHENTICATED => {
-                    let advice = "check the user, its password and its role's keys";
-                    told(ErrorKind::Unusable, format!("etcd refuses this user ({said}); {advice}"))
-                }
-                INVALID_ARGUMENT if said.contains("authentication failed") => {
-                    let advice = "check the user and the password in the URL";
-                    told(ErrorKind::Unusable, format!("etcd refuses this user ({said}); {advice}"))
-                }
-                INVALID_ARGUMENT if said.contains("user name is empty") => {
-                    let message = "etcd wants a user and a password, and the URL has none: write \
-                                   etcd://user:password@host";
-                    told(ErrorKind::Unusable, message.to_owned())
-                }
-                FAILED_PRECONDITION if said.contains("authentication is not enabled") => {
-                    let message = "this etcd has no users (authentication is not enabled): leave \
-                                   the user out of the URL, or enable it";
-                    told(ErrorKind::Unusable, message.to_owned())
-                }
-                INVALID_ARGUMENT if has_old_token(&error) => {
-                    let message = "etcd's users and roles change again and again; try again later";
-                    told(ErrorKind::Unavailable, message.to_owned())
-                }
-                INVALID_ARGUMENT | NOT_FOUND | FAILED_PRECONDITION | OUT_OF_RANGE => {
-                    told(ErrorKind::Invalid, said)
-                }
-                _ => told(ErrorKind::Unreachable, said).outcome_unknown(),
-            }
-        }
+        EtcdError::GRpcStatus(status) => of_status(status),
         EtcdError::InvalidArgs(_)
         | EtcdError::InvalidUri(_)
-        | EtcdError::InvalidMetadataValue(_) => told(ErrorKind::Invalid, said),
-        EtcdError::TransportError(cause) if never_sent(cause) => {
-            told(ErrorKind::Unreachable, no_connection(cause))
-        }
+        | EtcdError::InvalidMetadataValue(_) => Error::new(ErrorKind::Invalid, error.to_string()),
+        EtcdError::TransportError(cause) if never_sent(cause) => no_connection(cause),
         EtcdError::TransportError(cause) => {
             let message = format!("the connection failed: {}", innermost(cause));
-            told(ErrorKind::Unreachable, message).outcome_unknown()
+            Error::new(ErrorKind::Unreachable, message).outcome_unknown()
         }
-        _ => told(ErrorKind::Unreachable, said).outcome_unknown(),
+        _ => Error::new(ErrorKind::Unreachable, error.to_string()).outcome_unknown(),
     };
     let said = explained.to_string();
     explained.caused_by(Cause { error, said })
 }
 
-fn no_connection(cause: &dyn std::error::Error) -> String {
+fn of_status(status: &Status) -> Error {
+    use ErrorKind::{Invalid, Unavailable, Unreachable, Unusable};
+    let said = status.message().trim_start_matches("etcdserver: ");
+    let (kind, message) = match status.code() as i32 {
+        UNAVAILABLE if never_sent(status) => return no_connection(status),
+        UNIMPLEMENTED => {
+            (Unreachable, format!("what answers there does not speak as etcd does ({said})"))
+        }
+        // Turned away before it was proposed.
+        UNAVAILABLE if said.contains("no leader") => {
+            (Unreachable, "no leader: the member has lost the majority of its cluster".to_owned())
+        }
+        RESOURCE_EXHAUSTED if said.contains("database space exceeded") => {
+            let message = "etcd's quota is used up; compact and defragment it, then clear the \
+                           alarm NOSPACE";
+            // What crosses the quota while it is applied stays applied.
+            return Error::new(Unavailable, message).outcome_unknown();
+        }
+        RESOURCE_EXHAUSTED if said.contains("too many requests") => (Unavailable, said.to_owned()),
+        // A connection that was ended for its many pings, with requests on it.
+        RESOURCE_EXHAUSTED => return Error::new(Unavailable, said).outcome_unknown(),
+        PERMISSION_DENIED | UNAUTHENTICATED => {
+            let advice = "check the user, its password and its role's keys";
+            (Unusable, format!("etcd refuses this user ({said}); {advice}"))
+        }
+        INVALID_ARGUMENT if said.contains("authentication failed") => {
+            let advice = "check the user and the password in the URL";
+            (Unusable, format!("etcd refuses this user ({said}); {advice}"))
+        }
+        INVALID_ARGUMENT if said.contains("user name is empty") => {
+            let message = "etcd wants a user and a password, and the URL has none: write \
+                           etcd://user:password@host";
+            (Unusable, message.to_owned())
+        }
+        FAILED_PRECONDITION if said.contains("authentication is not enabled") => {
+            let message = "this etcd has no users (authentication is not enabled): leave the user \
+                           out of the URL, or enable it";
+            (Unusable, message.to_owned())
+        }
+        INVALID_ARGUMENT if status.message().contains(OLD_TOKEN) => {
+            let message = "etcd's users and roles change again and again; try again later";
+            (Unavailable, message.to_owned())
+        }
+        INVALID_ARGUMENT | NOT_FOUND | FAILED_PRECONDITION | OUT_OF_RANGE => {
+            (Invalid, said.to_owned())
+        }
+        _ => return Error::new(Unreachable, said).outcome_unknown(),
+    };
+    Error::new(kind, message)
+}
+
+fn no_connection(cause: &dyn StdError) -> Error {
     let cause = innermost(cause);
-    format!("no connection: {cause}; check the address, and that etcd runs there")
+    let advice = "check the address, and that etcd runs there";
+    Error::new(ErrorKind::Unreachable, format!("no connection: {cause}; {advice}"))
+}
+
+pub(super) fn broken_reply() -> Error {
+    let message = "etcd's answer does not fit the request; please report this";
+    Error::new(ErrorKind::Internal, message).outcome_unknown()
 }
 
 /// Whether the lease of a request is not there (any more). Nothing was applied then.
@@ -130,13 +157,12 @@ pub(super) fn is_compacted(error: &Error) -> bool {
 /// Whether a request was refused because its token is from before a change of users or roles.
 /// Nothing was applied then.
 pub(super) fn has_old_token(error: &EtcdError) -> bool {
-    let old = "revision of auth store is old";
-    matches!(error, EtcdError::GRpcStatus(status) if status.message().contains(old))
+    matches!(error, EtcdError::GRpcStatus(status) if status.message().contains(OLD_TOKEN))
 }
 
 /// Whether a stream ended because of the token that it was opened with.
 pub(super) fn is_about_token(error: &Error) -> bool {
-    status_says(error, "revision of auth store is old") || status_says(error, "invalid auth token")
+    status_says(error, OLD_TOKEN) || status_says(error, "invalid auth token")
 }
 
 fn status_says(error: &Error, text: &str) -> bool {
@@ -164,7 +190,7 @@ pub(super) fn is_members(error: &EtcdError) -> bool {
 }
 
 /// Whether no connection was there to send it on.
-fn never_sent(status: &dyn std::error::Error) -> bool {
+fn never_sent(status: &dyn StdError) -> bool {
     causes(status).iter().any(|cause| {
         let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
         io == Some(io::ErrorKind::ConnectionRefused)
@@ -173,11 +199,11 @@ fn never_sent(status: &dyn std::error::Error) -> bool {
     })
 }
 
-fn innermost(status: &dyn std::error::Error) -> String {
+fn innermost(status: &dyn StdError) -> String {
     causes(status).last().map_or_else(|| status.to_string(), ToString::to_string)
 }
 
-fn causes(error: &dyn std::error::Error) -> Vec<&(dyn std::error::Error + 'static)> {
+fn causes(error: &dyn StdError) -> Vec<&(dyn StdError + 'static)> {
     let mut causes = Vec::new();
     let mut next = error.source();
     while let Some(cause) = next {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse};
 
-use super::claim::{broken_reply, grant, proof};
+use super::claim::{grant, proof};
+use super::error::broken_reply;
 use super::session::{Session, Standing};
 use super::table::{Entry, Stage};
 use super::{EtcdStore, value};

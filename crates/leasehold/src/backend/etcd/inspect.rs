@@ -6,7 +6,7 @@ use std::time::Duration;
 use etcd_client::{GetOptions, KeyValue, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse};
 use futures_util::StreamExt;
 
-use super::claim::broken_reply;
+use super::error::broken_reply;
 use super::error::{is_compacted, is_lease_gone};
 use super::{EtcdStore, value};
 use crate::backend::{ForcedInfo, LeaseInfo, LockInfo};

@@ -10,7 +10,7 @@ use etcd_client::{
     TxnOpResponse, TxnResponse,
 };
 
-use super::claim::broken_reply;
+use super::error::broken_reply;
 use super::seat::{Seated, Unanswered};
 use super::session::Session;
 use super::table::Entry;

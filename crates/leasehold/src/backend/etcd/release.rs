@@ -5,7 +5,7 @@ use std::sync::Arc;
 use etcd_client::{Txn, TxnOp, TxnOpResponse};
 
 use super::EtcdStore;
-use super::claim::broken_reply;
+use super::error::broken_reply;
 use super::hold::{deletion, is_that_of, ours};
 use super::session::Session;
 use super::table::Entry;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use etcd_client::{Error as EtcdError, GetOptions, LeaseKeepAliveStream, LeaseKeeper, PutOptions};
 use tokio::sync::{mpsc, oneshot};
 
-use super::endpoints::Endpoints;
 use super::error::{explain, is_about_token, is_lease_gone};
 use super::keys::Layout;
+use super::transport::Endpoints;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -219,10 +219,8 @@ impl Keeping {
         if !self.state.ended.load(Ordering::Acquire) {
             // The client is gone: whatever is left of it need not wait for the TTL.
             let id = self.id;
-            let revoking = self
-                .endpoints
-                .call_within(LONGEST_PROOF, async |mut etcd| etcd.lease_revoke(id).await);
-            let _ = revoking.await;
+            let revoking = self.endpoints.call(async |mut etcd| etcd.lease_revoke(id).await);
+            let _ = self.endpoints.within(LONGEST_PROOF, revoking).await;
         }
     }
 

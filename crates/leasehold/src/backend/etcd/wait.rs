@@ -10,7 +10,8 @@ use std::time::Duration;
 use etcd_client::{Event, GetOptions, KeyValue, SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse};
 use tokio::sync::Notify;
 
-use super::claim::{ahead_of, broken_reply, grant, proof};
+use super::claim::{ahead_of, grant, proof};
+use super::error::broken_reply;
 use super::line::{Followed, Following, Line, View};
 use super::session::Standing;
 use super::table::{Entry, Stage};
@@ -195,8 +196,7 @@ impl Waiter<'_> {
     async fn are_there(&self, far: &Beacon) -> Result<(bool, bool)> {
         let look = |key: &[u8]| TxnOp::get(key, Some(GetOptions::new().with_keys_only()));
         let txn = Txn::new().and_then([look(&self.key), look(&far.key)]);
-        let reading =
-            self.store.endpoints.call_within(LIMIT, async |etcd| etcd.kv_client().txn(txn).await);
+        let reading = self.store.endpoints.within(LIMIT, self.store.endpoints.txn(txn));
         let created = |part| match part {
             TxnOpResponse::Get(get) => get.kvs().first().map(KeyValue::create_revision),
             _ => None,
@@ -241,8 +241,7 @@ impl Waiter<'_> {
             .with_keys_only()
             .with_limit(limit);
         let txn = Txn::new().and_then([own, TxnOp::get(line.start, Some(nearest))]);
-        let reading =
-            self.store.endpoints.call_within(LIMIT, async |etcd| etcd.kv_client().txn(txn).await);
+        let reading = self.store.endpoints.within(LIMIT, self.store.endpoints.txn(txn));
         let response = reading.await?;
         let mut looks = response.op_responses().into_iter();
         let (Some(TxnOpResponse::Get(own)), Some(TxnOpResponse::Get(mut line))) =

@@ -12,7 +12,7 @@ use etcd_client::{Event, WatchFilterType, WatchOptions, WatchResponse, WatchStre
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
-use super::endpoints::Endpoints;
+use super::transport::Endpoints;
 
 /// How long to wait after a stream on which nothing could be watched.
 const PAUSE: Duration = Duration::from_secs(1);

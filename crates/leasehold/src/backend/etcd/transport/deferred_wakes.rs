@@ -14,7 +14,7 @@ thread_local! {
 }
 
 /// Lets h2 work on a connection, and wakes those whom that concerns when it is done.
-pub(super) fn wakes_aside<T>(work: impl FnOnce() -> T) -> T {
+pub(super) fn defer_wakes<T>(work: impl FnOnce() -> T) -> T {
     let before = LATER.try_with(|later| later.replace(Some(Vec::new()))).ok().flatten();
     // However it ends, they are woken.
     let _after = After(before);
@@ -32,9 +32,9 @@ impl Drop for After {
 }
 
 /// What such a waker does.
-struct Aside(Waker);
+struct Deferring(Waker);
 
-impl Wake for Aside {
+impl Wake for Deferring {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -55,8 +55,8 @@ impl Wake for Aside {
 
 /// A waker for h2 in place of this context's. Not kept by whoever polls: a future that has its
 /// own waker would keep itself.
-pub(super) fn aside(cx: &Context<'_>) -> Waker {
-    Arc::new(Aside(cx.waker().clone())).into()
+pub(super) fn deferring(cx: &Context<'_>) -> Waker {
+    Arc::new(Deferring(cx.waker().clone())).into()
 }
 
 #[cfg(test)]
@@ -79,12 +79,12 @@ mod tests {
         let count = Arc::<Count>::default();
         let waker = Waker::from(count.clone());
         let woken = || count.0.load(Ordering::SeqCst);
-        let aside = aside(&Context::from_waker(&waker));
-        aside.wake_by_ref();
+        let deferring = deferring(&Context::from_waker(&waker));
+        deferring.wake_by_ref();
         assert_eq!(woken(), 1, "at once, when nobody works");
-        wakes_aside(|| {
-            aside.wake_by_ref();
-            wakes_aside(|| aside.wake_by_ref());
+        defer_wakes(|| {
+            deferring.wake_by_ref();
+            defer_wakes(|| deferring.wake_by_ref());
             assert_eq!(woken(), 2, "only what was inside");
         });
         assert_eq!(woken(), 3);

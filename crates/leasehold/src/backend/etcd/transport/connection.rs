@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::SendRequest;
@@ -13,9 +14,13 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::aside::wakes_aside;
-use super::endpoints::{PING_EVERY, PING_TIMEOUT};
+use super::deferred_wakes::defer_wakes;
 
+/// How long a connection may take.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// etcd turns clients away that ping more often than every five seconds.
+pub(super) const PING_EVERY: Duration = Duration::from_secs(6);
+pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// How much may be on its way to us, on one stream and on all: watches of many locks share it.
 const STREAM_WINDOW: u32 = 1 << 20;
 const WINDOW: u32 = 1 << 22;
@@ -100,7 +105,7 @@ impl Future for Driving {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Some(driving) => wakes_aside(|| Pin::new(driving).poll(cx)),
+            Some(driving) => defer_wakes(|| Pin::new(driving).poll(cx)),
             None => Poll::Ready(Ok(())),
         }
     }
@@ -109,7 +114,7 @@ impl Future for Driving {
 impl Drop for Driving {
     fn drop(&mut self) {
         // Those who wait for answers are told now.
-        wakes_aside(|| drop(self.0.take()));
+        defer_wakes(|| drop(self.0.take()));
     }
 }
 

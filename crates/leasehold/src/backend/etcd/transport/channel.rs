@@ -19,15 +19,14 @@ use http::{Request, Response, Uri, Version};
 use parking_lot::Mutex;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
-use tonic::Status;
 use tonic::body::Body;
 use tower::{BoxError, Service};
 
 use super::answer::Answer;
-use super::aside::aside;
-use super::connection::Connection;
-use super::endpoints::CONNECT_TIMEOUT;
+use super::connection::{CONNECT_TIMEOUT, Connection};
+use super::deferred_wakes::deferring;
 use super::upload::Upload;
+use crate::backend::etcd::error::NotConnected;
 
 /// The way to one member. Cheap to clone.
 #[derive(Clone)]
@@ -77,7 +76,8 @@ impl Shared {
         let head = Request::from_parts(head, ());
         let (mut answer, stream) = connection.sender.send_request(head, false)?;
         Upload::new(body, stream).begin();
-        let answer = poll_fn(|cx| Pin::new(&mut answer).poll(&mut Context::from_waker(&aside(cx))));
+        let answer =
+            poll_fn(|cx| Pin::new(&mut answer).poll(&mut Context::from_waker(&deferring(cx))));
         let answer = answer.await?;
         under_way.heard();
         Ok(answer.map(|body| Body::new(Answer::new(body, under_way))))
@@ -160,31 +160,6 @@ impl Shared {
             }
         }
         Err(failed)
-    }
-}
-
-/// There was no connection: what was asked was never sent.
-#[derive(Debug, Clone)]
-pub(super) struct NotConnected(Arc<io::Error>);
-
-impl NotConnected {
-    /// As the driver understands it.
-    fn told(self) -> Status {
-        let mut status = Status::unavailable("no connection");
-        status.set_source(Arc::new(self));
-        status
-    }
-}
-
-impl fmt::Display for NotConnected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not connected")
-    }
-}
-
-impl std::error::Error for NotConnected {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&*self.0)
     }
 }
 

@@ -8,7 +8,7 @@ use h2::{Reason, SendStream};
 use http_body::Body as _;
 use tonic::body::Body;
 
-use super::aside::aside;
+use super::deferred_wakes::deferring;
 
 /// The body of a request on its way: completes when all was said, or nobody listens any more.
 /// What fails here is told to whoever waits for the answer.
@@ -38,7 +38,7 @@ impl Future for Upload {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let Self { body, stream, message } = &mut *self;
-        if stream.poll_reset(&mut Context::from_waker(&aside(cx))).is_ready() {
+        if stream.poll_reset(&mut Context::from_waker(&deferring(cx))).is_ready() {
             return Poll::Ready(());
         }
         loop {

@@ -16,17 +16,13 @@ use tokio::sync::{OnceCell, watch};
 use tower::util::BoxCloneSyncService;
 
 use super::channel::Channel;
-use super::error::{explain, has_old_token, is_members};
-use super::url::{Address, Tls};
+use super::connection::{CONNECT_TIMEOUT, PING_EVERY, PING_TIMEOUT};
+use crate::backend::etcd::error::{explain, has_old_token, is_members};
+use crate::backend::etcd::url::{Address, Tls};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long a connection may take.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A request that was given up after this long counts against its member.
 const HANGS_AFTER: Duration = Duration::from_millis(250);
-/// etcd turns clients away that ping more often than every five seconds.
-pub(super) const PING_EVERY: Duration = Duration::from_secs(6);
-pub(super) const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often a request is sent again because its token is from before a change of users.
 const TOKENS: usize = 3;
 /// How long a new token may take.
@@ -36,7 +32,7 @@ const TOKEN_TIMEOUT: Duration = Duration::from_secs(2);
 const SYSTEM_BUNDLES: &[&str] =
     &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
 
-pub(super) struct Endpoints {
+pub(in crate::backend::etcd) struct Endpoints {
     members: Vec<Member>,
     options: ConnectOptions,
     /// Whether requests carry a token.
@@ -48,7 +44,7 @@ pub(super) struct Endpoints {
 
 struct Member {
     url: String,
-    link: OnceCell<Link>,
+    clients: OnceCell<Clients>,
 }
 
 impl Member {
@@ -59,7 +55,7 @@ impl Member {
 }
 
 /// A member's clients. The one for keys apart: copies of the whole one are dear.
-struct Link {
+struct Clients {
     client: Client,
     kv: KvClient,
     /// How many tokens were renewed, and who does so now.
@@ -67,7 +63,7 @@ struct Link {
     renewing: tokio::sync::Mutex<()>,
 }
 
-impl Link {
+impl Clients {
     fn new(client: Client) -> Self {
         let (tokens, renewing) = (AtomicU64::new(0), tokio::sync::Mutex::default());
         Self { kv: client.kv_client(), client, tokens, renewing }
@@ -116,7 +112,7 @@ impl fmt::Debug for Endpoints {
 }
 
 impl Endpoints {
-    pub(super) fn new(address: &Address) -> Result<Self> {
+    pub(in crate::backend::etcd) fn new(address: &Address) -> Result<Self> {
         let mut options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT)
             .with_keep_alive(PING_EVERY, PING_TIMEOUT)
@@ -132,7 +128,7 @@ impl Endpoints {
             scheme = "https";
         }
         let member =
-            |host: &String| Member { url: format!("{scheme}://{host}"), link: OnceCell::new() };
+            |host: &String| Member { url: format!("{scheme}://{host}"), clients: OnceCell::new() };
         Ok(Self {
             members: address.hosts.iter().map(member).collect(),
             options,
@@ -143,18 +139,18 @@ impl Endpoints {
     }
 
     /// Sends one request to the member in use.
-    pub(super) async fn call<T, Sending>(
+    pub(in crate::backend::etcd) async fn call<T, Sending>(
         &self,
         send: impl FnOnce(Client) -> Sending + Clone,
     ) -> Result<T>
     where
         Sending: Future<Output = Result<T, etcd_client::Error>>,
     {
-        self.ask(async |link: &Link| Box::pin(send(link.client.clone())).await).await
+        self.ask(async |clients: &Clients| Box::pin(send(clients.client.clone())).await).await
     }
 
     /// The same for keys.
-    pub(super) async fn on_keys<T, Sending>(
+    pub(in crate::backend::etcd) async fn on_keys<T, Sending>(
         &self,
         send: impl FnOnce(KvClient) -> Sending + Clone,
     ) -> Result<T>
@@ -162,11 +158,11 @@ impl Endpoints {
         Sending: Future<Output = Result<T, etcd_client::Error>>,
     {
         // Boxed: the driver's futures are large, and each caller's would be larger still.
-        self.ask(async |link: &Link| Box::pin(send(link.kv.clone())).await).await
+        self.ask(async |clients: &Clients| Box::pin(send(clients.kv.clone())).await).await
     }
 
     /// Sends a transaction.
-    pub(super) async fn txn(&self, txn: Txn) -> Result<TxnResponse> {
+    pub(in crate::backend::etcd) async fn txn(&self, txn: Txn) -> Result<TxnResponse> {
         self.on_keys(async |mut kv| kv.txn(txn).await).await
     }
 
@@ -174,18 +170,18 @@ impl Endpoints {
     /// sent again with a new one.
     async fn ask<T>(
         &self,
-        send: impl AsyncFnOnce(&Link) -> Result<T, etcd_client::Error> + Clone,
+        send: impl AsyncFnOnce(&Clients) -> Result<T, etcd_client::Error> + Clone,
     ) -> Result<T> {
         let index = self.current.load(Ordering::Acquire);
         let mut asking = Asking { endpoints: self, index, since: Instant::now(), answered: false };
         let again = self.has_user.then(|| send.clone());
         let answer = async {
-            let link = self.link_of(index).await?;
-            let tokens = link.tokens();
-            match (send(link).await, again) {
+            let clients = self.clients_of(index).await?;
+            let tokens = clients.tokens();
+            match (send(clients).await, again) {
                 (Err(error), Some(again)) if has_old_token(&error) => {
                     // What is rare must not make the future larger that each request moves.
-                    Box::pin(link.ask_again(tokens, again)).await
+                    Box::pin(clients.ask_again(tokens, again)).await
                 }
                 (answer, _) => answer,
             }
@@ -200,17 +196,14 @@ impl Endpoints {
         })
     }
 
-    /// The same, but not for longer than this.
-    pub(super) async fn call_within<T, Sending>(
+    /// What these requests answer, but not for longer than this.
+    pub(in crate::backend::etcd) async fn within<T>(
         &self,
         limit: Duration,
-        send: impl FnOnce(Client) -> Sending + Clone,
-    ) -> Result<T>
-    where
-        Sending: Future<Output = Result<T, etcd_client::Error>>,
-    {
+        asking: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let index = self.current.load(Ordering::Acquire);
-        match tokio::time::timeout(limit, self.call(send)).await {
+        match tokio::time::timeout(limit, asking).await {
             Ok(answer) => answer,
             Err(_) => {
                 self.leave(index);
@@ -221,17 +214,17 @@ impl Endpoints {
 
     /// How many tokens of the member in use were renewed: for [`Self::renew_token`], before a
     /// stream is opened.
-    pub(super) fn tokens(&self) -> u64 {
+    pub(in crate::backend::etcd) fn tokens(&self) -> u64 {
         let member = &self.members[self.current.load(Ordering::Acquire)];
-        member.link.get().map_or(0, Link::tokens)
+        member.clients.get().map_or(0, Clients::tokens)
     }
 
     /// Gets a new token from the member in use, which refused a stream that was opened when so many
     /// had been renewed; unless somebody else has since. If that fails, the next request says why.
-    pub(super) async fn renew_token(&self, seen: u64) {
+    pub(in crate::backend::etcd) async fn renew_token(&self, seen: u64) {
         let renewing = async {
-            let link = self.link_of(self.current.load(Ordering::Acquire)).await?;
-            link.renew_token(seen).await
+            let clients = self.clients_of(self.current.load(Ordering::Acquire)).await?;
+            clients.renew_token(seen).await
         };
         if self.has_user
             && let Ok(Err(error)) = tokio::time::timeout(TOKEN_TIMEOUT, renewing).await
@@ -241,7 +234,7 @@ impl Endpoints {
     }
 
     /// The client of the member in use, and which one that is.
-    pub(super) async fn current(&self) -> Result<(usize, Client)> {
+    pub(in crate::backend::etcd) async fn current(&self) -> Result<(usize, Client)> {
         let index = self.current.load(Ordering::Acquire);
         let client = self.client_of(index).await.map_err(|error| {
             if is_members(&error) {
@@ -253,17 +246,17 @@ impl Endpoints {
     }
 
     /// Every member's URL, in the order of the store's.
-    pub(super) fn urls(&self) -> impl Iterator<Item = &str> {
+    pub(in crate::backend::etcd) fn urls(&self) -> impl Iterator<Item = &str> {
         self.members.iter().map(|member| &*member.url)
     }
 
     /// How many members the URL names.
-    pub(super) fn count(&self) -> usize {
+    pub(in crate::backend::etcd) fn count(&self) -> usize {
         self.members.len()
     }
 
     /// Leaves this member for the next, unless that has happened already.
-    pub(super) fn leave(&self, index: usize) {
+    pub(in crate::backend::etcd) fn leave(&self, index: usize) {
         let next = (index + 1) % self.members.len();
         let left = self.current.compare_exchange(index, next, Ordering::AcqRel, Ordering::Relaxed);
         if left.is_ok() && next != index {
@@ -274,19 +267,22 @@ impl Endpoints {
     }
 
     /// Tells of every change of the member in use.
-    pub(super) fn turns(&self) -> watch::Receiver<u64> {
+    pub(in crate::backend::etcd) fn turns(&self) -> watch::Receiver<u64> {
         self.turns.subscribe()
     }
 
     /// The client of this member, whichever is in use.
-    pub(super) async fn client_of(&self, index: usize) -> Result<Client, etcd_client::Error> {
-        self.link_of(index).await.map(|link| link.client.clone())
+    pub(in crate::backend::etcd) async fn client_of(
+        &self,
+        index: usize,
+    ) -> Result<Client, etcd_client::Error> {
+        self.clients_of(index).await.map(|clients| clients.client.clone())
     }
 
-    async fn link_of(&self, index: usize) -> Result<&Link, etcd_client::Error> {
+    async fn clients_of(&self, index: usize) -> Result<&Clients, etcd_client::Error> {
         let member = &self.members[index];
-        if let Some(link) = member.link.get() {
-            return Ok(link);
+        if let Some(clients) = member.clients.get() {
+            return Ok(clients);
         }
         // Only authentication needs the network here.
         let connect = async || {
@@ -298,10 +294,10 @@ impl Endpoints {
                 }
                 None => Client::connect([&member.url], options).await?,
             };
-            Ok(Link::new(client))
+            Ok(Clients::new(client))
         };
         // What happens once must not make the future larger that each request moves.
-        Box::pin(member.link.get_or_try_init(connect)).await
+        Box::pin(member.clients.get_or_try_init(connect)).await
     }
 }
 

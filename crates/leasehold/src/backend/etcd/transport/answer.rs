@@ -8,8 +8,8 @@ use bytes::Bytes;
 use h2::RecvStream;
 use http_body::{Body, Frame, SizeHint};
 
-use super::aside::aside;
 use super::connection::UnderWay;
+use super::deferred_wakes::deferring;
 
 /// The body of an answer.
 pub(super) struct Answer {
@@ -34,7 +34,7 @@ impl Body for Answer {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
         let Self { stream, all_read, .. } = &mut *self;
-        let waker = aside(cx);
+        let waker = deferring(cx);
         let mut cx = Context::from_waker(&waker);
         if !*all_read {
             match ready!(stream.poll_data(&mut cx)) {
