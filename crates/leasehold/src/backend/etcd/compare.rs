@@ -34,8 +34,8 @@ impl EtcdStore {
     /// [`NotHeld`](crate::ErrorKind::NotHeld) when this store does not know the lease, or
     /// not any more.
     pub fn is_owner(&self, lease: &Lease) -> Result<Compare> {
-        let table = self.table.lock();
-        let entry = table.get(lease.owner()).ok_or_else(Error::not_held)?;
+        let ledger = self.ledger.lock();
+        let entry = ledger.claims.get(lease.owner()).ok_or_else(Error::not_held)?;
         let revision = i64::try_from(lease.token().get()).map_err(|_| Error::not_held())?;
         let key = self.layout.lock(lease.name(), entry.session.id);
         Ok(Compare::create_revision(key, CompareOp::Equal, revision))

@@ -1,204 +1,192 @@
-//! Keeping locks; and finding out what became of a claim.
+//! Keeping locks, and giving them back.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use etcd_client::{Compare, CompareOp, GetOptions, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{GetOptions, Txn, TxnOp, TxnOpResponse};
+use futures_util::future::join_all;
 
-use super::claim::{grant, proof};
 use super::error::broken_reply;
-use super::session::{Session, Standing};
-use super::table::{Entry, Stage};
-use super::{EtcdStore, value};
-use crate::backend::{Claim, Grant, Hold, Proof, Renewal};
-use crate::error::Result;
+use super::queue::{created, deletion, is_that_of, key_alone};
+use super::session::{Session, SessionState};
+use super::{EtcdStore, keys};
+use crate::backend::{Hint, Hold, Proof, Release, Renewal};
+use crate::error::{Outcome, Result};
 use crate::loss::LossReason;
 use crate::name::Name;
-use crate::owner::Owner;
 
-impl EtcdStore {
-    /// Proves the sessions, and that the keys are still there: an operator's `del` leaves
-    /// the lease alive.
-    pub(super) async fn prove(self: &Arc<Self>, holds: Vec<Hold>) -> Result<Vec<Renewal>> {
-        let entries: Vec<Option<Entry>> = {
-            let (table, now) = (self.table.lock(), self.clock.now());
-            let ours = |hold: &Hold| ours(table.get(hold.owner), hold);
-            // What is about to be given up is not renewed any more.
-            holds.iter().map(|hold| ours(hold).filter(|entry| entry.until > now)).collect()
-        };
-        let mut sessions: HashMap<i64, &Arc<Session>> = HashMap::new();
-        for entry in entries.iter().flatten() {
-            sessions.insert(entry.session.id, &entry.session);
-        }
-        let proving = sessions.into_iter().map(async |(id, session)| (id, session.prove().await));
-        let proving = futures_util::future::join_all(proving);
-        let (proved, there) = tokio::join!(proving, self.are_there(&holds, &entries));
-        let standings: HashMap<i64, Result<Standing>> = proved.into_iter().collect();
-        let mut renewals = Vec::new();
-        for ((hold, entry), there) in holds.iter().zip(&entries).zip(there?) {
-            let standing = entry.as_ref().and_then(|entry| standings.get(&entry.session.id));
-            let renewal = match standing {
-                Some(Err(error)) => return Err(error.clone()),
-                Some(Ok(Standing::Ended)) => Renewal::NotYours(LossReason::SessionEnded),
-                Some(Ok(Standing::Proved(at))) if there => {
-                    let proof = Proof { at: *at, valid_for: hold.ttl };
-                    // The janitor may have been faster.
-                    match self.table.lock().keep(hold.owner, *at + hold.ttl) {
-                        true => Renewal::Renewed(proof),
-                        false => Renewal::NotYours(LossReason::Expired),
-                    }
-                }
-                _ => Renewal::NotYours(self.why_lost(hold).await?),
-            };
-            if matches!(renewal, Renewal::NotYours(_)) {
-                self.table.lock().forget(hold.owner, self.clock.now());
-            }
-            renewals.push(renewal);
-        }
-        Ok(renewals)
-    }
-
-    /// Whether the key of each is there, as it was granted.
-    async fn are_there(&self, holds: &[Hold], entries: &[Option<Entry>]) -> Result<Vec<bool>> {
-        let key = |hold: &Hold, entry: &Entry| self.layout.lock(&hold.name, entry.session.id);
-        let look = |key| TxnOp::get(key, Some(GetOptions::new().with_keys_only()));
-        let pairs = holds.iter().zip(entries);
-        let looks: Vec<TxnOp> =
-            pairs.filter_map(|(hold, entry)| Some(look(key(hold, entry.as_ref()?)))).collect();
-        if looks.is_empty() {
-            return Ok(vec![false; holds.len()]);
-        }
-        let txn = Txn::new().and_then(looks);
-        let response = self.endpoints.txn(txn).await?;
-        let mut seen = response.op_responses().into_iter();
-        let mut there = Vec::new();
-        for (hold, entry) in holds.iter().zip(entries) {
-            there.push(match entry {
-                None => false,
-                Some(_) => match seen.next() {
-                    Some(TxnOpResponse::Get(get)) => {
-                        let created = get.kvs().first().map(|kv| kv.create_revision() as u64);
-                        created == Some(hold.token.get())
-                    }
-                    _ => return Err(broken_reply()),
-                },
-            });
-        }
-        Ok(there)
-    }
-
-    /// Why a key of ours is not there any more.
-    async fn why_lost(&self, hold: &Hold) -> Result<LossReason> {
-        let record = self.layout.forced(&hold.name, hold.token);
-        let line = self.layout.line(&hold.name);
-        let options = GetOptions::new().with_range(line.end);
-        let looks = [TxnOp::get(record, None), TxnOp::get(line.start, Some(options))];
-        let txn = Txn::new().and_then(looks);
-        let response = self.endpoints.txn(txn).await?;
-        let mut looks = response.op_responses().into_iter();
-        let (Some(TxnOpResponse::Get(record)), Some(TxnOpResponse::Get(mut line))) =
-            (looks.next(), looks.next())
-        else {
-            return Err(broken_reply());
-        };
-        if let Some(kv) = record.kvs().first()
-            && let Some(record) = value::forced(kv.value(), hold.token)
-        {
-            return Ok(LossReason::Forced(record.forced));
-        }
-        let others = self.claims_among(&hold.name, line.take_kvs());
-        let another = |kv: &etcd_client::KeyValue| value::owner(kv.value()) != Some(hold.owner);
-        let taken = others.iter().any(another);
-        Ok(if taken { LossReason::Taken } else { LossReason::Expired })
-    }
-
-    /// Out of the line, or out of the lock.
-    pub(super) async fn go(self: &Arc<Self>, claim: Claim) -> Result<()> {
-        let entry = self.table.lock().get(claim.owner).cloned();
-        if let Some(entry) = entry {
-            self.remove_of(&entry, claim.owner).await?;
-            self.table.lock().forget(claim.owner, self.clock.now());
-        }
-        Ok(())
-    }
-
-    /// Is it mine? If not, it shall not be: a request that is still on its way is refused
-    /// here or, when it is further on, its key removed by the janitor.
-    pub(super) async fn find_out(self: &Arc<Self>, claim: &Claim) -> Result<Option<Grant>> {
-        let now = self.clock.now();
-        let (entry, barred) = {
-            let mut table = self.table.lock();
-            let entry = table.get(claim.owner).cloned();
-            let barred = table.is_barred(claim.owner, now);
-            if entry.is_none() {
-                table.bar(claim.owner, claim.ttl, now);
-            }
-            (entry, barred)
-        };
-        let Some(entry) = entry else { return Ok(None) };
-        // Once it was not: its removal may be under way, although the key is still there.
-        if entry.until > now
-            && !barred
-            && let Some(revision) = self.first_in_line(&claim.name, &entry, claim.owner).await?
-        {
-            let proof = proof(&entry.session, claim);
-            let until = proof.at + claim.ttl;
-            if self.table.lock().advance(claim.owner, Stage::Held, revision, until) {
-                return Ok(Some(grant(revision, proof)));
-            }
-        }
-        entry.session.suspect(now);
-        self.table.lock().bar(claim.owner, claim.ttl, now);
-        self.remove_of(&entry, claim.owner).await?;
-        self.table.lock().forget(claim.owner, self.clock.now());
-        Ok(None)
-    }
-
-    /// The create revision of the owner's key, if it is the first in line.
-    async fn first_in_line(&self, name: &Name, entry: &Entry, owner: Owner) -> Result<Option<i64>> {
-        let line = self.whole_line(name).await?;
-        let first = line.claims.first().filter(|first| {
-            first.lease() == entry.session.id && value::owner(first.value()) == Some(owner)
-        });
-        Ok(first.map(|first| first.create_revision()))
-    }
-
-    /// Removes the owner's key, wherever it has come.
-    pub(super) async fn remove_of(&self, entry: &Entry, owner: Owner) -> Result<()> {
-        let key = self.layout.lock(&entry.name, entry.session.id);
-        if let Some(revision) = entry.revision {
-            return self.remove(key, revision).await;
-        }
-        let wanted = key.clone();
-        let found = self.endpoints.on_keys(async |mut kv| kv.get(wanted, None).await);
-        let found = found.await?;
-        let mine = |kv: &&etcd_client::KeyValue| value::owner(kv.value()) == Some(owner);
-        match found.kvs().first().filter(mine) {
-            Some(kv) => self.remove(key, kv.create_revision()).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Deletes this key, if it is the one that was created at this revision.
-    pub(super) async fn remove(&self, key: String, revision: i64) -> Result<()> {
-        let txn = deletion(key, revision);
-        self.endpoints.txn(txn).await.map(drop)
-    }
-}
-
-/// What we know of a hold, if we know it.
-pub(super) fn ours(entry: Option<&Entry>, hold: &Hold) -> Option<Entry> {
-    let known = |entry: &&Entry| {
-        entry.name == hold.name && entry.revision == i64::try_from(hold.token.get()).ok()
+/// Proves the sessions, and that the keys are still there: an operator's `del` leaves
+/// the lease alive.
+pub(super) async fn renew(store: Arc<EtcdStore>, holds: Vec<Hold>) -> Result<Vec<Renewal>> {
+    let sessions: Vec<Option<Arc<Session>>> = {
+        let (ledger, now) = (store.ledger.lock(), store.clock.now());
+        // What is about to be given up is not renewed any more.
+        let kept = |hold| ledger.claims.find(hold).filter(|entry| entry.until > now);
+        holds.iter().map(|hold| Some(kept(hold)?.session.clone())).collect()
     };
-    entry.filter(known).cloned()
+    let mut distinct: Vec<&Arc<Session>> = sessions.iter().flatten().collect();
+    distinct.sort_unstable_by_key(|session| session.id);
+    distinct.dedup_by_key(|session| session.id);
+    let proving = distinct.into_iter().map(async |session| (session.id, session.prove().await));
+    let (proved, there) = tokio::join!(join_all(proving), are_there(&store, &holds, &sessions));
+    let states: HashMap<i64, Result<SessionState>> = proved.into_iter().collect();
+    let mut renewals = Vec::new();
+    for ((hold, session), there) in holds.iter().zip(&sessions).zip(there?) {
+        let renewal = match session.as_ref().and_then(|session| states.get(&session.id)) {
+            Some(Err(error)) => return Err(error.clone()),
+            Some(Ok(SessionState::Ended)) => Renewal::NotYours(LossReason::SessionEnded),
+            Some(Ok(SessionState::Proved(at))) if there => {
+                // The janitor may have been faster.
+                match store.ledger.lock().keep(hold.owner, *at + hold.ttl) {
+                    true => Renewal::Renewed(Proof { at: *at, valid_for: hold.ttl }),
+                    false => Renewal::NotYours(LossReason::Expired),
+                }
+            }
+            _ => Renewal::NotYours(why_lost(&store, hold).await?),
+        };
+        if matches!(renewal, Renewal::NotYours(_)) {
+            store.ledger.lock().forget(hold.owner, store.clock.now());
+        }
+        renewals.push(renewal);
+    }
+    Ok(renewals)
 }
 
-/// Whether this key is the one that was created at this revision.
-pub(super) fn is_that_of(key: &str, revision: i64) -> Compare {
-    Compare::create_revision(key, CompareOp::Equal, revision)
+/// Whether the key of each is there, as it was granted.
+async fn are_there(
+    store: &EtcdStore,
+    holds: &[Hold],
+    sessions: &[Option<Arc<Session>>],
+) -> Result<Vec<bool>> {
+    let pairs = || holds.iter().zip(sessions);
+    let look = |(hold, session): (&Hold, &Option<Arc<Session>>)| {
+        Some(key_alone(store.layout.lock(&hold.name, session.as_ref()?.id)))
+    };
+    let looks: Vec<TxnOp> = pairs().filter_map(look).collect();
+    if looks.is_empty() {
+        return Ok(vec![false; holds.len()]);
+    }
+    let response = store.endpoints.txn(Txn::new().and_then(looks)).await?;
+    let mut seen = response.op_responses().into_iter();
+    let there = pairs().map(|(hold, session)| match session.as_ref().map(|_| seen.next()) {
+        None => Ok(false),
+        Some(Some(TxnOpResponse::Get(get))) => Ok(created(&get) == Some(hold.token.get() as i64)),
+        Some(_) => Err(broken_reply()),
+    });
+    there.collect()
 }
 
-pub(super) fn deletion(key: String, revision: i64) -> Txn {
-    Txn::new().when([is_that_of(&key, revision)]).and_then([TxnOp::delete(key, None)])
+/// Why a key of ours is not there any more.
+async fn why_lost(store: &EtcdStore, hold: &Hold) -> Result<LossReason> {
+    let queue = store.layout.queue(&hold.name);
+    let looks = [
+        TxnOp::get(store.layout.forced(&hold.name, hold.token), None),
+        TxnOp::get(queue.start, Some(GetOptions::new().with_range(queue.end))),
+    ];
+    let ([record, mut queue], _) = store.look(looks).await?;
+    if let Some(kv) = record.kvs().first()
+        && let Some(record) = keys::forced(kv.value(), hold.token)
+    {
+        return Ok(LossReason::Forced(record.forced));
+    }
+    let claims = store.claims_among(&hold.name, queue.take_kvs());
+    let taken = claims.iter().any(|kv| keys::owner(kv.value()) != Some(hold.owner));
+    Ok(if taken { LossReason::Taken } else { LossReason::Expired })
+}
+
+/// Deletes the keys, each only if it is still the one that was granted (etcd#22082: a
+/// retried unlock deleted a newer lock of the same session): by a compare, or because
+/// nothing else can be there (ADR 8).
+pub(super) async fn release(store: Arc<EtcdStore>, holds: Vec<Hold>) -> Result<Vec<Release>> {
+    let sessions: Vec<Option<Arc<Session>>> = {
+        let ledger = store.ledger.lock();
+        holds.iter().map(|hold| Some(ledger.claims.find(hold)?.session.clone())).collect()
+    };
+    let pairs = || holds.iter().zip(&sessions);
+    let known = pairs().filter_map(|(hold, session)| Some((hold, &**session.as_ref()?)));
+    let known: Vec<(&Hold, &Session)> = known.collect();
+    let deleted = match known[..] {
+        [] => Vec::new(),
+        [(hold, session)] => vec![delete_one(&store, hold, session).await?],
+        _ => delete_all(&store, &known).await?,
+    };
+    let mut deleted = deleted.into_iter();
+    let released = pairs().map(|(hold, session)| {
+        if session.is_none() {
+            return Ok(Release::NotHeld);
+        }
+        // Deleted now, or gone before: in either case it is not ours any more.
+        store.ledger.lock().forget(hold.owner, store.clock.now());
+        let deleted = deleted.next().ok_or_else(broken_reply)?;
+        Ok(if deleted { Release::Released } else { Release::NotHeld })
+    });
+    released.collect()
+}
+
+/// Whether its key was still there.
+///
+/// Without a compare, which etcd pays dearly for, where no other key can be in its
+/// place: none of the session's requests is late, and nobody gets the place before the
+/// answer is there; without an answer, nobody ever does.
+async fn delete_one(store: &EtcdStore, hold: &Hold, session: &Session) -> Result<bool> {
+    let key = store.layout.lock(&hold.name, session.id);
+    // Unless something else than the key that is known may be there, or come.
+    let clean = !session.is_retired() && !session.is_suspect(store.clock.now());
+    if !(clean && store.ledger.lock().clear(session.id, hold)) {
+        let txn = deletion(key, hold.token.get() as i64);
+        return Ok(store.endpoints.txn(txn).await?.succeeded());
+    }
+    let mut clearing = Clearing { store, session, name: &hold.name, answered: false };
+    let deleting = store.endpoints.on_keys(async |mut kv| kv.delete(key, None).await);
+    let deleted = deleting.await;
+    let outcome = deleted.as_ref().err().map(crate::Error::outcome);
+    clearing.answered = outcome.is_none_or(|outcome| outcome == Outcome::NotApplied);
+    Ok(deleted?.deleted() > 0)
+}
+
+/// Whether the key of each was still there. Mostly all are: that is cheaper to say than
+/// a transaction for each.
+async fn delete_all(store: &EtcdStore, known: &[(&Hold, &Session)]) -> Result<Vec<bool>> {
+    let keys = || {
+        let of = |(hold, session): &(&Hold, &Session)| {
+            (store.layout.lock(&hold.name, session.id), hold.token.get() as i64)
+        };
+        known.iter().map(of)
+    };
+    let granted: Vec<_> = keys().map(|(key, revision)| is_that_of(key, revision)).collect();
+    let deletions: Vec<_> = keys().map(|(key, _)| TxnOp::delete(key, None)).collect();
+    let together = Txn::new().when(granted).and_then(deletions);
+    if store.endpoints.txn(together).await?.succeeded() {
+        return Ok(vec![true; known.len()]);
+    }
+    let each: Vec<_> = keys().map(|(key, revision)| TxnOp::txn(deletion(key, revision))).collect();
+    let response = store.endpoints.txn(Txn::new().and_then(each)).await?;
+    let answered = |part| match part {
+        TxnOpResponse::Txn(nested) => Ok(nested.succeeded()),
+        _ => Err(broken_reply()),
+    };
+    response.op_responses().into_iter().map(answered).collect()
+}
+
+/// A place whose key is being deleted, whatever it is.
+struct Clearing<'a> {
+    store: &'a EtcdStore,
+    session: &'a Session,
+    name: &'a Name,
+    /// It is over: what comes to this place now is not deleted.
+    answered: bool,
+}
+
+impl Drop for Clearing<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            // Given up: the deletion may still arrive.
+            self.session.retire();
+        }
+        self.store.ledger.lock().cleared(self.session.id, self.name);
+    }
+}
+
+pub(super) async fn hint(store: Arc<EtcdStore>) -> Result<Hint> {
+    Ok(store.hints.next().await)
 }

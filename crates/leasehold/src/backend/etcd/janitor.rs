@@ -1,25 +1,26 @@
 //! The janitor: one task that ends what nobody wants. A session outlives single leases, so
 //! a hold that was not renewed is given up here, and keys that came late are removed.
+//!
+//! It keeps the watches that tell of a loss sooner than the next renewal does: those on the
+//! sessions' own keys, and one on the records of force-releases.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use etcd_client::{GetOptions, LeaseTimeToLiveOptions};
+use etcd_client::{Event, EventType, GetOptions, LeaseTimeToLiveOptions};
 
 use super::EtcdStore;
+use super::queue::created;
 use super::session::Session;
-use super::table::Entry;
+use super::watcher::{Listener, Watch};
+use crate::backend::Hint;
 use crate::clock::Moment;
 use crate::error::Result;
-use crate::owner::Owner;
 
 /// How often it looks.
 const EVERY: Duration = Duration::from_millis(200);
 /// How long a session without claims is kept for the next one.
 const IDLE: Duration = Duration::from_secs(600);
-/// How long a line's watch is kept for the next waiter.
-const LINGERS: Duration = Duration::from_secs(5);
 /// How often the keys of a session are looked through that may have got a late one.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// How long one of its requests may take.
@@ -30,101 +31,114 @@ pub(super) async fn run(store: Weak<EtcdStore>) {
     loop {
         let Some(store) = store.upgrade() else { return };
         let now = store.clock.now();
-        store.end_lapsed(now);
-        store.look_after_sessions(now);
-        store.end_idle_lines(now);
-        store.follow_forced();
+        end_overdue(&store, now);
+        look_after_sessions(&store, now);
+        store.queues.lock().retain(|_, queue| queue.is_wanted(now));
+        follow_forced(&store);
         let clock = store.clock.clone();
         drop(store);
         clock.sleep(EVERY).await;
     }
 }
 
-impl EtcdStore {
-    /// Removes the keys of those who did not renew, or stopped waiting.
-    fn end_lapsed(self: &Arc<Self>, now: Moment) {
-        let lapsed = self.table.lock().take_lapsed(now);
-        for (owner, entry) in lapsed {
-            tokio::spawn(self.clone().end(owner, entry));
-        }
-    }
-
-    async fn end(self: Arc<Self>, owner: Owner, entry: Entry) {
-        let removing = tokio::time::timeout(LIMIT, self.remove_of(&entry, owner));
-        if !matches!(removing.await, Ok(Ok(()))) {
-            // Swept later, or gone with the session.
-            entry.session.suspect(self.clock.now());
-        }
-    }
-
-    fn look_after_sessions(self: &Arc<Self>, now: Moment) {
-        // Not in the loop's head, which would keep the guard.
-        let sessions = self.table.lock().sessions();
-        for session in sessions {
-            // Before its claims are counted: nobody takes a place on it any more.
-            let retired = session.is_retired();
-            let claims = session.claims.load(Ordering::Acquire);
-            let waiting = session.waiting.load(Ordering::Acquire);
-            let idle_since = Moment::from_nanos(session.idle_since.load(Ordering::Acquire));
-            let idle = idle_since.until(now) > IDLE || retired;
-            if session.has_ended() || (claims == 0 && idle) {
-                // Dropped, its lease is revoked.
-                self.table.lock().drop_session(session.id);
-                continue;
+/// Removes the keys of claims that were not renewed, or that nobody waits on any more.
+fn end_overdue(store: &Arc<EtcdStore>, now: Moment) {
+    let overdue = store.ledger.lock().take_overdue(now);
+    for (owner, entry) in overdue {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let removing = tokio::time::timeout(LIMIT, store.withdraw(&entry, owner));
+            if !matches!(removing.await, Ok(Ok(()))) {
+                // Swept later, or gone with the session.
+                entry.session.suspect(store.clock.now());
             }
-            // Holds are kept by their renewal. Waiters need the session meanwhile, and one
-            // without claims is kept ready.
-            let due = session.proved_at().until(now) >= session.ttl / 3;
-            if due && (waiting > 0 || claims == 0) {
-                let proving = session.clone();
-                tokio::spawn(async move { proving.prove().await });
-            }
-            let swept_at = Moment::from_nanos(session.swept_at.load(Ordering::Acquire));
-            if session.is_suspect(now) && swept_at.until(now) >= SWEEP_EVERY {
-                session.swept_at.store(now.as_nanos(), Ordering::Release);
-                let store = self.clone();
-                tokio::spawn(async move {
-                    let sweeping = tokio::time::timeout(LIMIT, store.sweep(&session));
-                    if let Ok(Err(error)) = sweeping.await {
-                        tracing::debug!(%error, "could not look for keys that nobody wants");
-                    }
-                });
-            }
-        }
-    }
-
-    /// Compares the session's keys with our own table, and removes strangers.
-    async fn sweep(&self, session: &Arc<Session>) -> Result<()> {
-        let id = session.id;
-        let listing = self.endpoints.call(async |mut etcd| {
-            let options = LeaseTimeToLiveOptions::new().with_keys();
-            etcd.lease_time_to_live(id, Some(options)).await
         });
-        for key in listing.await?.keys() {
-            let Some(name) = self.layout.lock_of(key, id) else { continue };
-            if self.table.lock().has_place(id, &name) {
-                continue;
-            }
-            let wanted = key.clone();
-            let options = GetOptions::new().with_keys_only();
-            let found = self.endpoints.on_keys(async |mut kv| kv.get(wanted, Some(options)).await);
-            let found = found.await?;
-            // Looked at again: it may have been claimed meanwhile.
-            if let Some(kv) = found.kvs().first()
-                && !self.table.lock().has_place(id, &name)
+    }
+}
+
+fn look_after_sessions(store: &Arc<EtcdStore>, now: Moment) {
+    let mut ledger = store.ledger.lock();
+    // Dropped, its lease is revoked. Nobody takes a place on it meanwhile.
+    ledger.sessions.retain(|used| {
+        let idle = used.session.is_retired() || used.idle_since.until(now) > IDLE;
+        !(used.session.has_ended() || used.claims == 0 && idle)
+    });
+    for used in &mut ledger.sessions {
+        let session = used.session.clone();
+        session.watch(store);
+        let sweeps = session.is_suspect(now) && used.swept_at.until(now) >= SWEEP_EVERY;
+        if sweeps {
+            used.swept_at = now;
+            tokio::spawn(sweep_in_time(store.clone(), session.clone()));
+        }
+        // Holds are kept by their renewal. Waiters need the session meanwhile, and one
+        // without claims is kept ready.
+        let due = session.proved_at().until(now) >= session.ttl / 3;
+        if due && (used.waiting > 0 || used.claims == 0) {
+            tokio::spawn(async move { session.prove().await });
+        }
+    }
+}
+
+async fn sweep_in_time(store: Arc<EtcdStore>, session: Arc<Session>) {
+    if let Ok(Err(error)) = tokio::time::timeout(LIMIT, sweep(&store, session.id)).await {
+        tracing::debug!(%error, "could not look for keys that nobody wants");
+    }
+}
+
+/// Compares the session's keys with our own ledger, and removes strangers.
+async fn sweep(store: &EtcdStore, session: i64) -> Result<()> {
+    let options = LeaseTimeToLiveOptions::new().with_keys();
+    let listing = store
+        .endpoints
+        .call(async |mut etcd| etcd.lease_time_to_live(session, Some(options)).await);
+    for key in listing.await?.keys() {
+        let Some(name) = store.layout.lock_of(key, session) else { continue };
+        if store.ledger.lock().has_place(session, &name) {
+            continue;
+        }
+        let found = store.endpoints.get(&**key, GetOptions::new().with_keys_only()).await?;
+        // Looked at again: it may have been claimed meanwhile.
+        if let Some(revision) = created(&found)
+            && !store.ledger.lock().has_place(session, &name)
+        {
+            tracing::debug!(lock = %name, "removing a key that came late");
+            store.remove(String::from_utf8_lossy(key).into_owned(), revision).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Watches the records of force-releases, while this client has something to lose.
+fn follow_forced(store: &Arc<EtcdStore>) {
+    let mut watch = store.forced.lock();
+    if store.ledger.lock().sessions.is_empty() {
+        *watch = None;
+    } else if watch.as_ref().is_none_or(Watch::is_over) {
+        let start = store.layout.all_forced();
+        // The first text after all that begin with this one, which ends with a slash.
+        let end = format!("{}0", &start[..start.len() - 1]);
+        let forced = Arc::new(Forced(Arc::downgrade(store)));
+        let missed = watch.replace(store.watcher.watch(start..end, false, forced)).is_some();
+        if missed {
+            store.hints.announce(Hint::All);
+        }
+    }
+}
+
+/// Hears of force-releases.
+struct Forced(Weak<EtcdStore>);
+
+impl Listener for Forced {
+    fn seen(&self, events: &[Event]) {
+        let Some(store) = self.0.upgrade() else { return };
+        for event in events.iter().filter(|event| event.event_type() == EventType::Put) {
+            if let Some(kv) = event.kv()
+                && let Some((name, token)) = store.layout.forced_of(kv.key())
+                && let Some(owner) = store.ledger.lock().claims.owner_of(&name, token)
             {
-                tracing::debug!(lock = %name, "removing a key that came late");
-                self.remove(String::from_utf8_lossy(key).into_owned(), kv.create_revision())
-                    .await?;
+                store.hints.announce(Hint::Lease(owner));
             }
         }
-        Ok(())
-    }
-
-    fn end_idle_lines(&self, now: Moment) {
-        self.lines.lock().retain(|_, line| {
-            let idle = line.idle_since(now).map_or(Duration::ZERO, |since| since.until(now));
-            !line.is_broken() && idle < LINGERS
-        });
     }
 }

@@ -1,11 +1,22 @@
 //! Where things are in etcd. The lock keys are those of `etcdctl lock` and of Go's
 //! `concurrency.Mutex` (`name/` + the lease id in lower-case hex), so that all of them
 //! exclude each other. Do not change this: other programs rely on it.
+//!
+//! Their values say who is behind them: for people, and to know our own keys again.
 
 use std::ops::Range;
+use std::time::SystemTime;
 
+use serde_json::{Value as Json, json};
+
+use crate::backend::kit::time;
+use crate::backend::{Claim, ForcedInfo};
+use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::holder::{HeldBy, Holder};
+use crate::loss::Forced;
 use crate::name::Name;
+use crate::owner::Owner;
 use crate::token::Token;
 
 /// Below the root, what is no lock: names that begin so are refused.
@@ -19,7 +30,6 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The layout below this prefix, which may be empty.
     pub(super) fn below(prefix: &str) -> Self {
         let root = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
         Self { root }
@@ -41,7 +51,7 @@ impl Layout {
 
     /// Where the keys of a lock are, and some that are not its own (nested names):
     /// [`Layout::is_claim`] tells them apart.
-    pub(super) fn line(&self, name: &Name) -> Range<String> {
+    pub(super) fn queue(&self, name: &Name) -> Range<String> {
         digits_below(&format!("{}{name}", self.root))
     }
 
@@ -74,8 +84,8 @@ impl Layout {
         format!("{}{RESERVED}forced/{name}/{:016x}", self.root, token.get())
     }
 
-    /// Where the records of a lock are, among others: [`Layout::forced_token`] tells.
-    pub(super) fn forced_line(&self, name: &Name) -> Range<String> {
+    /// Where the records of a lock are, among others: [`Layout::forced_of`] tells.
+    pub(super) fn records(&self, name: &Name) -> Range<String> {
         digits_below(&format!("{}{RESERVED}forced/{name}", self.root))
     }
 
@@ -103,8 +113,68 @@ fn digits_below(stem: &str) -> Range<String> {
     format!("{stem}/0")..format!("{stem}/g")
 }
 
+/// The value of a claim's key.
+pub(super) fn of_claim(claim: &Claim, clock: &Clock) -> String {
+    let Holder { host, pid, label, process_group } = &*claim.holder;
+    let mut value = json!({
+        "owner": claim.owner.to_string(),
+        "host": host,
+        "pid": pid,
+        "label": label,
+        "since": clock.wall_micros(),
+    });
+    // Not said where there is none: it travels with every claim.
+    if let Some(group) = process_group {
+        value["process_group"] = (*group).into();
+    }
+    value.to_string()
+}
+
+/// Whose key this is; `None` for a foreign client.
+pub(super) fn owner(value: &[u8]) -> Option<Owner> {
+    parse(value)?.get("owner")?.as_str()?.parse().ok()
+}
+
+/// Who is behind it, as far as the value says.
+pub(super) fn held_by(value: &[u8]) -> HeldBy {
+    let Some(json) = parse(value) else { return HeldBy::new(None, None) };
+    let text = |key: &str| json.get(key)?.as_str().map(str::to_owned);
+    let number = |key: &str| json.get(key)?.as_u64();
+    let holder = || {
+        let pid = u32::try_from(number("pid")?).ok()?;
+        let mut holder = Holder::new(text("host")?, pid, text("label")?);
+        holder.process_group = number("process_group").and_then(|group| group.try_into().ok());
+        Some(holder)
+    };
+    HeldBy::new(holder(), wall_time(&json, "since"))
+}
+
+/// The value of a force-release's record.
+pub(super) fn of_forced(forced: &Forced, at: SystemTime) -> String {
+    json!({ "by": forced.by, "reason": forced.reason, "at": time::since_epoch(at) }).to_string()
+}
+
+/// A record, read back.
+pub(super) fn forced(value: &[u8], token: Token) -> Option<ForcedInfo> {
+    let json = parse(value)?;
+    let text = |key: &str| json.get(key)?.as_str();
+    let forced = Forced::new(text("by")?, text("reason")?);
+    Some(ForcedInfo::new(forced, wall_time(&json, "at")?, token))
+}
+
+fn parse(value: &[u8]) -> Option<Json> {
+    serde_json::from_slice(value).ok()
+}
+
+fn wall_time(json: &Json, key: &str) -> Option<SystemTime> {
+    i64::try_from(json.get(key)?.as_u64()?).ok().map(time::at)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use super::*;
 
     fn name(text: &str) -> Name {
@@ -125,7 +195,7 @@ mod tests {
         let (layout, lease) = (Layout::below("app"), 0x1f);
         let (jobs, nested) = (name("jobs"), name("jobs/42"));
         let key = layout.lock(&nested, lease).into_bytes();
-        assert!(layout.line(&jobs).contains(&String::from_utf8(key.clone()).unwrap()));
+        assert!(layout.queue(&jobs).contains(&String::from_utf8(key.clone()).unwrap()));
         assert!(!layout.is_claim(&jobs, &key, lease) && layout.is_claim(&nested, &key, lease));
         assert_eq!(layout.lock_of(&key, lease), Some(nested));
         assert_eq!(layout.lock_of(b"app/jobs/1f", 0x2f), None, "another lease's");
@@ -141,5 +211,24 @@ mod tests {
         assert_eq!(layout.forced_of(record.as_bytes()), Some((name("a/b"), Token::new(7))));
         assert!(layout.check(&name(".leasehold/forced/x")).is_err());
         assert!(layout.check(&name("leasehold")).is_ok());
+    }
+
+    #[test]
+    fn a_value_is_read_back() {
+        let mut holder = Holder::new("host \"q\"", 7, "größe");
+        holder.process_group = Some(9);
+        let claim = Claim::new(name("n"), Duration::from_secs(1), Arc::new(holder.clone()));
+        let text = of_claim(&claim, &Clock::boot());
+        assert_eq!(owner(text.as_bytes()), Some(claim.owner));
+        assert_eq!(held_by(text.as_bytes()).holder, Some(holder));
+    }
+
+    #[test]
+    fn foreign_values_say_nothing() {
+        for value in [&b""[..], b"{}", b"hello", b"[1]", b"{\"owner\":\"zz\"}", &[0xff]] {
+            assert_eq!(owner(value), None);
+            assert_eq!(held_by(value), HeldBy::new(None, None));
+            assert_eq!(forced(value, Token::new(1)), None);
+        }
     }
 }

@@ -1,17 +1,22 @@
-//! The session: one etcd lease that carries all locks of a client with the same TTL, and
-//! the one keep-alive stream that proves it.
+//! The session: one etcd lease that carries all locks of a client with the same TTL, the
+//! one keep-alive stream that proves it, and the watch that tells of its end.
 
-use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use etcd_client::{Error as EtcdError, GetOptions, LeaseKeepAliveStream, LeaseKeeper, PutOptions};
+use etcd_client::{
+    Error as EtcdError, Event, EventType, GetOptions, LeaseKeepAliveStream, LeaseKeeper, PutOptions,
+};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
+use super::EtcdStore;
 use super::error::{explain, is_about_token, is_lease_gone};
-use super::keys::Layout;
 use super::transport::Endpoints;
+use super::watcher::{Listener, Watch};
+use crate::backend::Hint;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -20,103 +25,99 @@ const LONGEST_PROOF: Duration = Duration::from_secs(2);
 /// How long a late request is feared.
 const SUSPICION: Duration = Duration::from_secs(60);
 
-/// How a session stands.
+/// What a proof showed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum SessionState {
     /// Alive, as of this moment on the client's clock at least.
     Proved(Moment),
     /// Its lease is gone, and with it every key.
     Ended,
 }
 
+type Question = oneshot::Sender<Result<SessionState>>;
+
 /// One etcd lease of this client.
 pub(super) struct Session {
     pub(super) id: i64,
     /// How long the lease lives from a keep-alive on.
     pub(super) ttl: Duration,
-    state: Arc<State>,
-    proofs: mpsc::UnboundedSender<oneshot::Sender<Result<Standing>>>,
-    /// How many claims hang on it, and how many of them wait.
-    pub(super) claims: AtomicUsize,
-    pub(super) waiting: AtomicUsize,
-    /// Since when it has had no claims, in nanoseconds.
-    pub(super) idle_since: AtomicU64,
+    life: Arc<Life>,
+    proofs: mpsc::UnboundedSender<Question>,
     /// Until when a key may appear on it that nobody wants, in nanoseconds.
     suspect_until: AtomicU64,
-    pub(super) swept_at: AtomicU64,
     /// Whether it takes no new claims any more.
     retired: AtomicBool,
+    /// The watch on the key that lives as long as it does.
+    watch: Mutex<Option<Watch>>,
 }
 
-struct State {
+struct Life {
     /// Nanoseconds: when the last keep-alive was sent that was answered.
     proved: AtomicU64,
     ended: AtomicBool,
 }
 
-impl fmt::Debug for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Session({:x})", self.id)
+impl Life {
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::Release);
     }
 }
 
 impl Session {
     /// Makes a lease of this many seconds. The key that lives as long as it does follows.
-    pub(super) async fn open(
-        endpoints: Arc<Endpoints>,
-        clock: Clock,
-        layout: &Layout,
-        seconds: u64,
-    ) -> Result<Arc<Self>> {
+    pub(super) async fn open(store: &Arc<EtcdStore>, seconds: u64) -> Result<Arc<Self>> {
+        let (clock, endpoints) = (store.clock.clone(), store.endpoints.clone());
         let at = clock.now();
         let wanted = i64::try_from(seconds).unwrap_or(i64::MAX);
         let lease = endpoints.call(async |mut etcd| etcd.lease_grant(wanted, None).await).await?;
         let (id, ttl) = (lease.id(), Duration::from_secs(lease.ttl().max(1) as u64));
-        let sentinel = layout.session(id);
-        let state = Arc::new(State {
-            proved: AtomicU64::new(at.as_nanos()),
-            ended: AtomicBool::new(false),
-        });
-        let (proofs, asked) = mpsc::unbounded_channel();
-        let session = Self::new(id, ttl, state.clone(), proofs);
-        let marked = false;
-        let keeping = Keeping { id, ttl, sentinel, marked, endpoints, clock, state, stream: None };
+        let (session, asked) = Self::new(id, ttl, at);
+        let (sentinel, life) = (store.layout.session(id), session.life.clone());
+        let keeping =
+            Keeping { id, ttl, sentinel, marked: false, endpoints, clock, life, stream: None };
         tokio::spawn(keeping.run(asked));
-        Ok(Arc::new(session))
+        session.watch(store);
+        Ok(session)
     }
 
-    fn new(
+    /// One that was just proved, and that nobody keeps yet.
+    pub(super) fn new(
         id: i64,
         ttl: Duration,
-        state: Arc<State>,
-        proofs: mpsc::UnboundedSender<oneshot::Sender<Result<Standing>>>,
-    ) -> Self {
-        let idle_since = AtomicU64::new(state.proved.load(Ordering::Acquire));
-        Self {
+        proved: Moment,
+    ) -> (Arc<Self>, mpsc::UnboundedReceiver<Question>) {
+        let (proofs, asked) = mpsc::unbounded_channel();
+        let proved = AtomicU64::new(proved.as_nanos());
+        let session = Self {
             id,
             ttl,
-            state,
+            life: Arc::new(Life { proved, ended: AtomicBool::new(false) }),
             proofs,
-            claims: AtomicUsize::new(0),
-            waiting: AtomicUsize::new(0),
-            idle_since,
             suspect_until: AtomicU64::new(0),
-            swept_at: AtomicU64::new(0),
             retired: AtomicBool::new(false),
-        }
+            watch: Mutex::default(),
+        };
+        (Arc::new(session), asked)
     }
 
-    /// One that was just proved, and that nobody keeps.
-    #[cfg(test)]
-    pub(super) fn unkept(id: i64, ttl: Duration, proved: Moment) -> Arc<Self> {
-        let proved = AtomicU64::new(proved.as_nanos());
-        let state = Arc::new(State { proved, ended: AtomicBool::new(false) });
-        Arc::new(Self::new(id, ttl, state, mpsc::unbounded_channel().0))
+    /// Watches the key that goes with it, unless that is watched already.
+    pub(super) fn watch(self: &Arc<Self>, store: &Arc<EtcdStore>) {
+        let mut watch = self.watch.lock();
+        if !self.has_ended() && watch.as_ref().is_none_or(Watch::is_over) {
+            let key = store.layout.session(self.id);
+            let keys = Range { end: format!("{key}\0"), start: key };
+            let follower = Follower { store: Arc::downgrade(store), session: Arc::downgrade(self) };
+            *watch = Some(store.watcher.watch(keys, false, Arc::new(follower)));
+        }
     }
 
     /// When the last keep-alive was sent that proved it.
     pub(super) fn proved_at(&self) -> Moment {
-        Moment::from_nanos(self.state.proved.load(Ordering::Acquire))
+        Moment::from_nanos(self.life.proved.load(Ordering::Acquire))
     }
 
     /// Until when the lease lives at least, as far as it was proved.
@@ -126,24 +127,24 @@ impl Session {
 
     /// Whether it is known to be over.
     pub(super) fn has_ended(&self) -> bool {
-        self.state.ended.load(Ordering::Acquire)
+        self.life.has_ended()
     }
 
-    /// Whether something may be hung on it: what was not proved for so long would be late
-    /// at birth.
+    /// Whether something may be hung on it. On a session that was not proved for so long it
+    /// would be late at birth.
     pub(super) fn is_usable(&self, now: Moment) -> bool {
         !self.has_ended() && self.lives_until() > now
     }
 
     /// A request said so.
     pub(super) fn end(&self) {
-        self.state.ended.store(true, Ordering::Release);
+        self.life.end();
     }
 
     /// Proves it again: a keep-alive, its answer, and that its key is still there.
-    pub(super) async fn prove(&self) -> Result<Standing> {
+    pub(super) async fn prove(&self) -> Result<SessionState> {
         if self.has_ended() {
-            return Ok(Standing::Ended);
+            return Ok(SessionState::Ended);
         }
         let (reply, answer) = oneshot::channel();
         let nobody = || Error::new(ErrorKind::Internal, "nobody keeps the session alive");
@@ -162,7 +163,6 @@ impl Session {
         self.retired.store(true, Ordering::Release);
     }
 
-    /// Whether it takes no new claims any more.
     pub(super) fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Acquire)
     }
@@ -170,6 +170,25 @@ impl Session {
     /// Whether a late key is feared.
     pub(super) fn is_suspect(&self, now: Moment) -> bool {
         self.suspect_until.load(Ordering::Acquire) > now.as_nanos()
+    }
+}
+
+/// Hears of the end of a session's own key.
+struct Follower {
+    store: Weak<EtcdStore>,
+    session: Weak<Session>,
+}
+
+impl Listener for Follower {
+    fn seen(&self, events: &[Event]) {
+        let (Some(store), Some(session)) = (self.store.upgrade(), self.session.upgrade()) else {
+            return;
+        };
+        // Before its time: one that nobody renewed ends what its deadlines have ended.
+        let gone = events.iter().any(|event| event.event_type() == EventType::Delete);
+        if gone && session.lives_until() > store.clock.now() {
+            store.hints.announce(Hint::All);
+        }
     }
 }
 
@@ -182,7 +201,7 @@ struct Keeping {
     marked: bool,
     endpoints: Arc<Endpoints>,
     clock: Clock,
-    state: Arc<State>,
+    life: Arc<Life>,
     stream: Option<Stream>,
 }
 
@@ -195,15 +214,8 @@ struct Stream {
     tokens: u64,
 }
 
-/// What a keep-alive's answer says.
-struct Answer {
-    at: Moment,
-    alive: bool,
-    term: u64,
-}
-
 impl Keeping {
-    async fn run(mut self, mut asked: mpsc::UnboundedReceiver<oneshot::Sender<Result<Standing>>>) {
+    async fn run(mut self, mut asked: mpsc::UnboundedReceiver<Question>) {
         // Whatever becomes of it: the first proof tries again.
         let _ = tokio::time::timeout(LONGEST_PROOF, self.mark()).await;
         while let Some(first) = asked.recv().await {
@@ -211,12 +223,12 @@ impl Keeping {
             while let Ok(reply) = asked.try_recv() {
                 replies.push(reply);
             }
-            let standing = self.prove().await;
+            let state = self.prove().await;
             for reply in replies {
-                let _ = reply.send(standing.clone());
+                let _ = reply.send(state.clone());
             }
         }
-        if !self.state.ended.load(Ordering::Acquire) {
+        if !self.life.has_ended() {
             // The client is gone: whatever is left of it need not wait for the TTL.
             let id = self.id;
             let revoking = self.endpoints.call(async |mut etcd| etcd.lease_revoke(id).await);
@@ -231,10 +243,10 @@ impl Keeping {
         }
         let (sentinel, options) = (self.sentinel.clone(), PutOptions::new().with_lease(self.id));
         let putting =
-            self.endpoints.call(async |mut etcd| etcd.put(sentinel, "", Some(options)).await);
+            self.endpoints.on_keys(async |mut kv| kv.put(sentinel, "", Some(options)).await);
         match putting.await {
             Err(error) if is_lease_gone(&error) => {
-                self.state.ended.store(true, Ordering::Release);
+                self.life.end();
                 Err(error)
             }
             done => {
@@ -244,60 +256,59 @@ impl Keeping {
         }
     }
 
-    async fn prove(&mut self) -> Result<Standing> {
-        if self.state.ended.load(Ordering::Acquire) {
-            return Ok(Standing::Ended);
+    async fn prove(&mut self) -> Result<SessionState> {
+        if self.life.has_ended() {
+            return Ok(SessionState::Ended);
         }
         let limit = (self.ttl / 3).min(LONGEST_PROOF);
         let (member, _) = self.endpoints.current().await?;
         let proving = tokio::time::timeout(limit, self.prove_at(member)).await;
-        let standing = proving.unwrap_or_else(|_| Err(Error::no_answer(limit)));
-        if standing.is_err() {
+        let state = proving.unwrap_or_else(|_| Err(Error::no_answer(limit)));
+        if state.is_err() {
             // A stream that died is opened again, at another member if there is one.
             self.stream = None;
             self.endpoints.leave(member);
         }
-        standing
+        state
     }
 
-    async fn prove_at(&mut self, member: usize) -> Result<Standing> {
+    async fn prove_at(&mut self, member: usize) -> Result<SessionState> {
         if let Err(error) = self.mark().await {
-            return if is_lease_gone(&error) { Ok(Standing::Ended) } else { Err(error) };
+            return if is_lease_gone(&error) { Ok(SessionState::Ended) } else { Err(error) };
         }
         let opened = self.stream.as_ref().filter(|stream| stream.member == member);
         let tokens = opened.map_or_else(|| self.endpoints.tokens(), |stream| stream.tokens);
-        let answer = match self.keep_alive(member).await {
+        let kept = match self.keep_alive(member).await {
             Err(error) if is_about_token(&error) => {
                 self.stream = None;
                 self.endpoints.renew_token(tokens).await;
                 self.keep_alive(member).await?
             }
-            answer => answer?,
+            kept => kept?,
         };
-        let sentinel = self.sentinel.clone();
         let options = GetOptions::new().with_keys_only();
-        let seen =
-            self.endpoints.call(async |mut etcd| etcd.get(sentinel, Some(options)).await).await?;
+        let seen = self.endpoints.get(&*self.sentinel, options).await?;
         let term = seen.header().map_or(0, |header| header.raft_term());
         if seen.kvs().is_empty() {
-            self.state.ended.store(true, Ordering::Release);
-            return Ok(Standing::Ended);
+            self.life.end();
+            return Ok(SessionState::Ended);
         }
-        if !answer.alive {
+        let Some((at, kept_in_term)) = kept else {
             let message = "the lease is there, but its keep-alive was refused";
             return Err(Error::new(ErrorKind::Unavailable, message));
-        }
-        if answer.term != term {
+        };
+        if kept_in_term != term {
             // Keep-alives are answered from the leader's memory: one that was deposed
             // answers as well, and proves nothing. The read was agreed upon by a majority.
             let message = "the cluster elected another leader meanwhile";
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
-        self.state.proved.fetch_max(answer.at.as_nanos(), Ordering::AcqRel);
-        Ok(Standing::Proved(answer.at))
+        self.life.proved.fetch_max(at.as_nanos(), Ordering::AcqRel);
+        Ok(SessionState::Proved(at))
     }
 
-    async fn keep_alive(&mut self, member: usize) -> Result<Answer> {
+    /// When the keep-alive was sent, and the term of its answer; `None` if it was refused.
+    async fn keep_alive(&mut self, member: usize) -> Result<Option<(Moment, u64)>> {
         if self.stream.as_ref().is_none_or(|stream| stream.member != member) {
             self.stream = None;
             let (member, mut etcd) = self.endpoints.current().await?;
@@ -307,11 +318,10 @@ impl Keeping {
                     self.stream = Some(Stream { keeper, answers, member, tokens });
                 }
                 // The driver's word for an answer with no time left.
-                Err(EtcdError::LeaseKeepAliveError(_)) => return Ok(Answer::gone(&self.clock)),
+                Err(EtcdError::LeaseKeepAliveError(_)) => return Ok(None),
                 Err(error) => {
                     let error = explain(error);
-                    let gone = is_lease_gone(&error);
-                    return if gone { Ok(Answer::gone(&self.clock)) } else { Err(error) };
+                    return if is_lease_gone(&error) { Ok(None) } else { Err(error) };
                 }
             }
         }
@@ -321,12 +331,6 @@ impl Keeping {
         stream.keeper.keep_alive().await.map_err(explain)?;
         let answer = stream.answers.message().await.map_err(explain)?.ok_or_else(over)?;
         let term = answer.header().map_or(0, |header| header.raft_term());
-        Ok(Answer { at, alive: answer.ttl() > 0, term })
-    }
-}
-
-impl Answer {
-    fn gone(clock: &Clock) -> Self {
-        Self { at: clock.now(), alive: false, term: 0 }
+        Ok((answer.ttl() > 0).then_some((at, term)))
     }
 }

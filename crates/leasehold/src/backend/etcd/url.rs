@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use crate::backend::kit::url::{Host, Login, Parts, TlsFiles, decode};
-use crate::error::{Error, Operation, Result};
+use crate::error::{Error, Result};
 
 const PORT: u16 = 2379;
 
@@ -45,12 +45,7 @@ impl fmt::Debug for Address {
 impl Address {
     /// Reads what follows the scheme and its colon; `secure` for `etcds:`.
     pub(super) fn parse(secure: bool, rest: &str) -> Result<Self> {
-        let read = Self::read(secure, rest.strip_prefix("//").unwrap_or(rest));
-        read.map_err(|error| error.on_store(super::STORE).during(Operation::Connect, None))
-    }
-
-    fn read(secure: bool, rest: &str) -> Result<Self> {
-        let parts = Parts::of(rest)?;
+        let parts = Parts::of(rest.strip_prefix("//").unwrap_or(rest))?;
         let user = match parts.login()? {
             Some(Login { user: Some(user), password }) => {
                 Some((user, password.unwrap_or_default()))

@@ -2,13 +2,12 @@
 //! behind it is left, every listener is told so and watches again if it still wants to.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use etcd_client::{Event, WatchFilterType, WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{Event, WatchFilterType, WatchOptions, WatchResponse};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
@@ -17,14 +16,14 @@ use super::transport::Endpoints;
 /// How long to wait after a stream on which nothing could be watched.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Who is told what a watch sees. Called by the stream's task: it must not block.
+/// Hears what a watch sees. Called by the stream's task: it must not block.
 pub(super) trait Listener: Send + Sync + 'static {
     /// The watch sees everything after this revision.
-    fn created(&self, revision: i64);
+    fn created(&self, _revision: i64) {}
     /// It has seen this: events of one revision always come together.
     fn seen(&self, events: &[Event]);
     /// It sees nothing any more.
-    fn broken(&self);
+    fn broken(&self) {}
 }
 
 pub(super) struct Watcher {
@@ -49,23 +48,19 @@ struct Wish {
 pub(super) struct Watch {
     id: i64,
     orders: mpsc::UnboundedSender<Order>,
+    listener: Weak<dyn Listener>,
+}
+
+impl Watch {
+    /// Whether it sees nothing any more: then nobody has its listener.
+    pub(super) fn is_over(&self) -> bool {
+        self.listener.strong_count() == 0
+    }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         let _ = self.orders.send(Order::Cancel(self.id));
-    }
-}
-
-impl fmt::Debug for Watch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Watch({})", self.id)
-    }
-}
-
-impl fmt::Debug for Watcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Watcher").finish_non_exhaustive()
     }
 }
 
@@ -82,13 +77,13 @@ impl Watcher {
         only_deletes: bool,
         listener: Arc<dyn Listener>,
     ) -> Watch {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (id, heard) = (self.next_id.fetch_add(1, Ordering::Relaxed), Arc::downgrade(&listener));
         let mut order = Order::Watch(Wish { id, keys, only_deletes, listener });
         let mut orders = self.orders.lock();
         loop {
             let sender = orders.get_or_insert_with(|| self.start());
             match sender.send(order) {
-                Ok(()) => return Watch { id, orders: sender.clone() },
+                Ok(()) => return Watch { id, orders: sender.clone(), listener: heard },
                 // The stream has ended: the next one takes it.
                 Err(unsent) => order = unsent.0,
             }
@@ -98,9 +93,8 @@ impl Watcher {
 
     fn start(&self) -> mpsc::UnboundedSender<Order> {
         let (sender, orders) = mpsc::unbounded_channel();
-        let turns = self.endpoints.turns();
-        let listeners = HashMap::new();
-        let watching = Watching { endpoints: self.endpoints.clone(), orders, turns, listeners };
+        let (endpoints, turns) = (self.endpoints.clone(), self.endpoints.turns());
+        let watching = Watching { endpoints, orders, turns, listeners: HashMap::new() };
         tokio::spawn(watching.run());
         sender
     }
@@ -117,7 +111,7 @@ struct Watching {
 impl Watching {
     async fn run(mut self) {
         self.watch().await;
-        // Whoever comes now is turned away and starts another stream.
+        // Orders that come now are turned away and start another stream.
         self.orders.close();
         while let Some(order) = self.orders.recv().await {
             if let Order::Watch(wish) = order {
@@ -148,18 +142,35 @@ impl Watching {
         let mut served = false;
         loop {
             tokio::select! {
-                order = self.orders.recv() => match order {
-                    Some(order) => {
-                        if self.carry_out(order, &mut stream).await.is_err() {
-                            return;
+                order = self.orders.recv() => {
+                    let sent = match order {
+                        Some(Order::Watch(wish)) => {
+                            let (keys, options) = self.accept(wish);
+                            stream.watch(keys, Some(options)).await
                         }
+                        Some(Order::Cancel(id)) => match self.listeners.remove(&id) {
+                            Some(_) => stream.cancel(id).await,
+                            None => Ok(()),
+                        },
+                        None => return,
+                    };
+                    if sent.is_err() {
+                        return;
                     }
-                    None => return,
-                },
+                }
                 message = stream.message() => match message {
-                    Ok(Some(response)) if is_refusal(&response) => {
+                    // It was refused when it was asked for. Which one is not said: etcd 3.4 and
+                    // later answer with an id that is nobody's.
+                    Ok(Some(response)) if response.created() && response.canceled() => {
                         tracing::debug!(reason = response.cancel_reason(), "etcd refused a watch");
-                        return endure_refusal(&self.endpoints, tokens, served).await;
+                        // A stream keeps the token that it was opened with. The next one has a
+                        // new token; if nothing was served on this one, that may not help, and
+                        // is not tried at once.
+                        self.endpoints.renew_token(tokens).await;
+                        if !served {
+                            tokio::time::sleep(PAUSE).await;
+                        }
+                        return;
                     }
                     Ok(Some(response)) => {
                         served = true;
@@ -169,23 +180,6 @@ impl Watching {
                 },
                 _ = self.turns.changed() => return,
             }
-        }
-    }
-
-    async fn carry_out(
-        &mut self,
-        order: Order,
-        stream: &mut WatchStream,
-    ) -> Result<(), etcd_client::Error> {
-        match order {
-            Order::Watch(wish) => {
-                let (keys, options) = self.accept(wish);
-                stream.watch(keys, Some(options)).await
-            }
-            Order::Cancel(id) => match self.listeners.remove(&id) {
-                Some(_) => stream.cancel(id).await,
-                None => Ok(()),
-            },
         }
     }
 
@@ -213,19 +207,4 @@ impl Watching {
             listener.seen(response.events());
         }
     }
-}
-
-/// A stream keeps the token that it was opened with. The next one has a new token; if nothing
-/// was served on this one, that may not help, and is not tried at once.
-async fn endure_refusal(endpoints: &Endpoints, tokens: u64, served: bool) {
-    endpoints.renew_token(tokens).await;
-    if !served {
-        tokio::time::sleep(PAUSE).await;
-    }
-}
-
-/// Whether a watch was refused when it was asked for. Which one is not said: etcd 3.4 and later
-/// answer with an id that is nobody's.
-fn is_refusal(response: &WatchResponse) -> bool {
-    response.created() && response.canceled()
 }

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use etcd_client::{
-    Certificate, Client, ConnectOptions, Identity, KvClient, TlsOptions, Txn, TxnResponse,
+    Certificate, Client, ConnectOptions, GetOptions, GetResponse, Identity, KvClient, TlsOptions,
+    Txn, TxnResponse,
 };
 use http::uri::Authority;
 use tokio::sync::{OnceCell, watch};
@@ -164,6 +165,15 @@ impl Endpoints {
     /// Sends a transaction.
     pub(in crate::backend::etcd) async fn txn(&self, txn: Txn) -> Result<TxnResponse> {
         self.on_keys(async |mut kv| kv.txn(txn).await).await
+    }
+
+    /// Reads a key, or those that the options say.
+    pub(in crate::backend::etcd) async fn get(
+        &self,
+        key: impl Into<Vec<u8>> + Clone,
+        options: GetOptions,
+    ) -> Result<GetResponse> {
+        self.on_keys(async |mut kv| kv.get(key, Some(options)).await).await
     }
 
     /// A change of users or roles makes all tokens of the kind `jwt` old: then the request is
