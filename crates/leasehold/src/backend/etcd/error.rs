@@ -6,20 +6,9 @@ use std::sync::Arc;
 use std::{fmt, io};
 
 use etcd_client::Error as EtcdError;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use crate::error::{Error, ErrorKind};
-
-// gRPC's status codes, as numbers: the driver does not export their type.
-const INVALID_ARGUMENT: i32 = 3;
-const NOT_FOUND: i32 = 5;
-const PERMISSION_DENIED: i32 = 7;
-const RESOURCE_EXHAUSTED: i32 = 8;
-const FAILED_PRECONDITION: i32 = 9;
-const OUT_OF_RANGE: i32 = 11;
-const UNIMPLEMENTED: i32 = 12;
-const UNAVAILABLE: i32 = 14;
-const UNAUTHENTICATED: i32 = 16;
 
 const OLD_TOKEN: &str = "revision of auth store is old";
 
@@ -85,47 +74,49 @@ pub(super) fn explain(error: EtcdError) -> Error {
 fn of_status(status: &Status) -> Error {
     use ErrorKind::{Invalid, Unavailable, Unreachable, Unusable};
     let said = status.message().trim_start_matches("etcdserver: ");
-    let (kind, message) = match status.code() as i32 {
-        UNAVAILABLE if never_sent(status) => return no_connection(status),
-        UNIMPLEMENTED => {
+    let (kind, message) = match status.code() {
+        Code::Unavailable if never_sent(status) => return no_connection(status),
+        Code::Unimplemented => {
             (Unreachable, format!("what answers there does not speak as etcd does ({said})"))
         }
         // Turned away before it was proposed.
-        UNAVAILABLE if said.contains("no leader") => {
+        Code::Unavailable if said.contains("no leader") => {
             (Unreachable, "no leader: the member has lost the majority of its cluster".to_owned())
         }
-        RESOURCE_EXHAUSTED if said.contains("database space exceeded") => {
+        Code::ResourceExhausted if said.contains("database space exceeded") => {
             let message = "etcd's quota is used up; compact and defragment it, then clear the \
                            alarm NOSPACE";
             // What crosses the quota while it is applied stays applied.
             return Error::new(Unavailable, message).outcome_unknown();
         }
-        RESOURCE_EXHAUSTED if said.contains("too many requests") => (Unavailable, said.to_owned()),
+        Code::ResourceExhausted if said.contains("too many requests") => {
+            (Unavailable, said.to_owned())
+        }
         // A connection that was ended for its many pings, with requests on it.
-        RESOURCE_EXHAUSTED => return Error::new(Unavailable, said).outcome_unknown(),
-        PERMISSION_DENIED | UNAUTHENTICATED => {
+        Code::ResourceExhausted => return Error::new(Unavailable, said).outcome_unknown(),
+        Code::PermissionDenied | Code::Unauthenticated => {
             let advice = "check the user, its password and its role's keys";
             (Unusable, format!("etcd refuses this user ({said}); {advice}"))
         }
-        INVALID_ARGUMENT if said.contains("authentication failed") => {
+        Code::InvalidArgument if said.contains("authentication failed") => {
             let advice = "check the user and the password in the URL";
             (Unusable, format!("etcd refuses this user ({said}); {advice}"))
         }
-        INVALID_ARGUMENT if said.contains("user name is empty") => {
+        Code::InvalidArgument if said.contains("user name is empty") => {
             let message = "etcd wants a user and a password, and the URL has none: write \
                            etcd://user:password@host";
             (Unusable, message.to_owned())
         }
-        FAILED_PRECONDITION if said.contains("authentication is not enabled") => {
+        Code::FailedPrecondition if said.contains("authentication is not enabled") => {
             let message = "this etcd has no users (authentication is not enabled): leave the user \
                            out of the URL, or enable it";
             (Unusable, message.to_owned())
         }
-        INVALID_ARGUMENT if status.message().contains(OLD_TOKEN) => {
+        Code::InvalidArgument if status.message().contains(OLD_TOKEN) => {
             let message = "etcd's users and roles change again and again; try again later";
             (Unavailable, message.to_owned())
         }
-        INVALID_ARGUMENT | NOT_FOUND | FAILED_PRECONDITION | OUT_OF_RANGE => {
+        Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition | Code::OutOfRange => {
             (Invalid, said.to_owned())
         }
         _ => return Error::new(Unreachable, said).outcome_unknown(),
@@ -175,14 +166,14 @@ fn status_says(error: &Error, text: &str) -> bool {
 pub(super) fn is_members(error: &EtcdError) -> bool {
     match error {
         EtcdError::GRpcStatus(status) => !matches!(
-            status.code() as i32,
-            INVALID_ARGUMENT
-                | NOT_FOUND
-                | PERMISSION_DENIED
-                | RESOURCE_EXHAUSTED
-                | FAILED_PRECONDITION
-                | OUT_OF_RANGE
-                | UNAUTHENTICATED
+            status.code(),
+            Code::InvalidArgument
+                | Code::NotFound
+                | Code::PermissionDenied
+                | Code::ResourceExhausted
+                | Code::FailedPrecondition
+                | Code::OutOfRange
+                | Code::Unauthenticated
         ),
         EtcdError::InvalidArgs(_) | EtcdError::InvalidUri(_) => false,
         _ => true,

@@ -10,9 +10,9 @@ use std::time::Duration;
 use etcd_client::{Event, EventType, GetOptions, LeaseTimeToLiveOptions};
 
 use super::EtcdStore;
+use super::ledger::{Entry, Ledger};
 use super::queue::created;
-use super::session::Session;
-use super::watcher::{Listener, Watch};
+use super::watcher::{Heard, Watch};
 use crate::backend::Hint;
 use crate::clock::Moment;
 use crate::error::Result;
@@ -57,32 +57,31 @@ fn end_overdue(store: &Arc<EtcdStore>, now: Moment) {
 }
 
 fn look_after_sessions(store: &Arc<EtcdStore>, now: Moment) {
-    let mut ledger = store.ledger.lock();
+    let Ledger { sessions, claims, .. } = &mut *store.ledger.lock();
     // Dropped, its lease is revoked. Nobody takes a place on it meanwhile.
-    ledger.sessions.retain(|used| {
+    sessions.retain(|used| {
         let idle = used.session.is_retired() || used.idle_since.until(now) > IDLE;
         !(used.session.has_ended() || used.claims == 0 && idle)
     });
-    for used in &mut ledger.sessions {
+    for used in sessions {
         let session = used.session.clone();
         session.watch(store);
-        let sweeps = session.is_suspect(now) && used.swept_at.until(now) >= SWEEP_EVERY;
-        if sweeps {
+        if session.is_suspect(now) && used.swept_at.until(now) >= SWEEP_EVERY {
             used.swept_at = now;
-            tokio::spawn(sweep_in_time(store.clone(), session.clone()));
+            let (store, id) = (store.clone(), session.id);
+            tokio::spawn(async move {
+                if let Ok(Err(error)) = tokio::time::timeout(LIMIT, sweep(&store, id)).await {
+                    tracing::debug!(%error, "could not look for keys that nobody wants");
+                }
+            });
         }
         // Holds are kept by their renewal. Waiters need the session meanwhile, and one
         // without claims is kept ready.
         let due = session.proved_at().until(now) >= session.ttl / 3;
-        if due && (used.waiting > 0 || used.claims == 0) {
+        let waits = |entry: &Entry| entry.session.id == session.id && entry.view.is_some();
+        if due && (used.claims == 0 || claims.iter().any(|(_, entry)| waits(entry))) {
             tokio::spawn(async move { session.prove().await });
         }
-    }
-}
-
-async fn sweep_in_time(store: Arc<EtcdStore>, session: Arc<Session>) {
-    if let Ok(Err(error)) = tokio::time::timeout(LIMIT, sweep(&store, session.id)).await {
-        tracing::debug!(%error, "could not look for keys that nobody wants");
     }
 }
 
@@ -118,27 +117,24 @@ fn follow_forced(store: &Arc<EtcdStore>) {
         let start = store.layout.all_forced();
         // The first text after all that begin with this one, which ends with a slash.
         let end = format!("{}0", &start[..start.len() - 1]);
-        let forced = Arc::new(Forced(Arc::downgrade(store)));
-        let missed = watch.replace(store.watcher.watch(start..end, false, forced)).is_some();
+        let own_store = Arc::downgrade(store);
+        let forced = store.watcher.watch(start..end, false, move |heard| {
+            if let (Heard::Events(events), Some(store)) = (heard, own_store.upgrade()) {
+                events.iter().for_each(|event| forced_by(&store, event));
+            }
+        });
+        let missed = watch.replace(forced).is_some();
         if missed {
             store.hints.announce(Hint::All);
         }
     }
 }
 
-/// Hears of force-releases.
-struct Forced(Weak<EtcdStore>);
-
-impl Listener for Forced {
-    fn seen(&self, events: &[Event]) {
-        let Some(store) = self.0.upgrade() else { return };
-        for event in events.iter().filter(|event| event.event_type() == EventType::Put) {
-            if let Some(kv) = event.kv()
-                && let Some((name, token)) = store.layout.forced_of(kv.key())
-                && let Some(owner) = store.ledger.lock().claims.owner_of(&name, token)
-            {
-                store.hints.announce(Hint::Lease(owner));
-            }
-        }
+fn forced_by(store: &EtcdStore, event: &Event) {
+    if event.event_type() == EventType::Put
+        && let Some((name, token)) = event.kv().and_then(|kv| store.layout.forced_of(kv.key()))
+        && let Some(owner) = store.ledger.lock().claims.owner_of(&name, token)
+    {
+        store.hints.announce(Hint::Lease(owner));
     }
 }

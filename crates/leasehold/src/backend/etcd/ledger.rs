@@ -62,7 +62,6 @@ pub(super) struct InUse {
     /// client meet.
     pub(super) seconds: u64,
     pub(super) claims: usize,
-    pub(super) waiting: usize,
     /// Since when it has had no claims.
     pub(super) idle_since: Moment,
     pub(super) swept_at: Moment,
@@ -110,12 +109,7 @@ impl Ledger {
 
     fn add_session(&mut self, seconds: u64, session: Arc<Session>) {
         let (idle_since, swept_at) = (session.proved_at(), Moment::from_nanos(0));
-        let (claims, waiting) = (0, 0);
-        self.sessions.push(InUse { session, seconds, claims, waiting, idle_since, swept_at });
-    }
-
-    fn use_of(&mut self, session: i64) -> Option<&mut InUse> {
-        self.sessions.iter_mut().find(|used| used.session.id == session)
+        self.sessions.push(InUse { session, seconds, claims: 0, idle_since, swept_at });
     }
 
     /// The lock is the claim's; unless it was given up meanwhile.
@@ -138,17 +132,10 @@ impl Ledger {
     }
 
     fn advance(&mut self, owner: Owner, view: Option<View>, revision: i64, until: Moment) -> bool {
-        let waits = view.is_some();
         let change = |entry: &mut Entry| {
-            (entry.revision, entry.until) = (Some(revision), until);
-            (entry.session.id, std::mem::replace(&mut entry.view, view).is_some())
+            (entry.view, entry.revision, entry.until) = (view, Some(revision), until);
         };
-        let Some((session, waited)) = self.claims.update(owner, change) else { return false };
-        if let Some(used) = self.use_of(session) {
-            used.waiting += usize::from(waits);
-            used.waiting -= usize::from(waited);
-        }
-        true
+        self.claims.update(owner, change).is_some()
     }
 
     /// It is wanted until then at least. Whether it is still there.
@@ -159,9 +146,10 @@ impl Ledger {
 
     pub(super) fn forget(&mut self, owner: Owner, now: Moment) -> Option<Entry> {
         let entry = self.claims.remove(owner)?;
-        if let Some(used) = self.use_of(entry.session.id) {
+        if let Some(used) =
+            self.sessions.iter_mut().find(|used| used.session.id == entry.session.id)
+        {
             used.claims -= 1;
-            used.waiting -= usize::from(entry.view.is_some());
             used.idle_since = now;
         }
         self.places.remove(&(entry.session.id, entry.name.clone()));

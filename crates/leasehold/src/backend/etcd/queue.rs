@@ -7,19 +7,19 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{
-    Compare, CompareOp, Event, EventType, GetOptions, GetResponse, KeyValue, ResponseHeader,
-    SortOrder, SortTarget, Txn, TxnOp, TxnOpResponse,
+    Compare, CompareOp, EventType, GetOptions, GetResponse, KeyValue, ResponseHeader, SortOrder,
+    SortTarget, Txn, TxnOp, TxnOpResponse,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::EtcdStore;
 use super::error::broken_reply;
-use super::watcher::{Listener, Watch, Watcher};
+use super::watcher::{Heard, Watch, Watcher};
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::name::Name;
@@ -66,6 +66,7 @@ pub(super) struct Queue {
     changes: watch::Sender<()>,
 }
 
+#[derive(Default)]
 struct State {
     /// Everything after this revision is in the log; `None` until the watch is there.
     since: Option<i64>,
@@ -79,22 +80,20 @@ struct State {
     /// Whether the watch in use is known to be served at once, or taken for it.
     settled: bool,
     /// When somebody waited by it the last time.
-    used_at: Moment,
+    used_at: Option<Moment>,
 }
 
 impl EtcdStore {
     /// The log of a lock's queue, shared by this client's waiters.
     pub(super) fn queue(&self, name: &Name) -> Arc<Queue> {
-        let (mut queues, now) = (self.queues.lock(), self.clock.now());
-        if let Some(queue) = queues.get(name) {
-            let mut state = queue.state.lock();
-            state.used_at = now;
-            if !state.broken {
-                return queue.clone();
-            }
-        }
-        let queue = Queue::new(self.layout.queue(name), &self.watcher, now);
-        queues.insert(name.clone(), queue.clone());
+        let mut queues = self.queues.lock();
+        let usable = queues.get(name).filter(|queue| !queue.state.lock().broken).cloned();
+        let queue = usable.unwrap_or_else(|| {
+            let queue = Queue::new(self.layout.queue(name), &self.watcher);
+            queues.insert(name.clone(), queue.clone());
+            queue
+        });
+        queue.state.lock().used_at = Some(self.clock.now());
         queue
     }
 
@@ -162,19 +161,9 @@ pub(super) fn revision(header: Option<&ResponseHeader>) -> i64 {
 }
 
 impl Queue {
-    fn new(keys: Range<String>, watcher: &Watcher, now: Moment) -> Arc<Self> {
-        let state = State {
-            since: None,
-            departures: VecDeque::new(),
-            broken: false,
-            watches: Vec::new(),
-            current: 0,
-            made: 0,
-            settled: false,
-            used_at: now,
-        };
-        let changes = watch::Sender::new(());
-        let queue = Arc::new(Self { keys, state: Mutex::new(state), changes });
+    fn new(keys: Range<String>, watcher: &Watcher) -> Arc<Self> {
+        let (state, changes) = (Mutex::default(), watch::Sender::new(()));
+        let queue = Arc::new(Self { keys, state, changes });
         queue.arm(watcher);
         queue
     }
@@ -200,8 +189,13 @@ impl Queue {
             state.made += 1;
             state.made
         };
-        let arm = Arc::new(Arm { queue: Arc::downgrade(self), number });
-        let watch = watcher.watch(self.keys.clone(), true, arm);
+        let queue = Arc::downgrade(self);
+        let watch = watcher.watch(self.keys.clone(), true, move |heard| {
+            if let Some(queue) = queue.upgrade() {
+                queue.state.lock().hear(number, heard);
+                queue.changes.send_replace(());
+            }
+        });
         self.state.lock().watches.push((number, watch));
     }
 
@@ -236,58 +230,38 @@ impl Queue {
         let mut state = self.state.lock();
         // The store has one of them.
         if Arc::strong_count(self) > 1 {
-            state.used_at = now;
+            state.used_at = Some(now);
         }
-        !state.broken && state.used_at.until(now) < LINGERS
-    }
-
-    fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state.lock());
-        self.changes.send_replace(());
+        !state.broken && state.used_at.is_some_and(|used_at| used_at.until(now) < LINGERS)
     }
 }
 
-/// One watch of a queue; the first, or one that replaces another.
-struct Arm {
-    queue: Weak<Queue>,
-    number: u32,
-}
-
-impl Listener for Arm {
-    fn created(&self, revision: i64) {
-        let Some(queue) = self.queue.upgrade() else { return };
-        queue.change(|state| {
-            // A log of two watches would not be in order: it starts anew.
-            state.current = self.number;
-            state.since = Some(revision);
-            state.departures.clear();
-            state.watches.retain(|(number, _)| *number >= self.number);
-        });
-    }
-
-    fn seen(&self, events: &[Event]) {
-        let Some(queue) = self.queue.upgrade() else { return };
-        queue.change(|state| {
-            if state.current != self.number {
-                return;
+impl State {
+    /// The first watch, or one that replaces another, tells this.
+    fn hear(&mut self, watch: u32, heard: Heard<'_>) {
+        match heard {
+            Heard::Created(revision) => {
+                // A log of two watches would not be in order: it starts anew.
+                self.current = watch;
+                self.since = Some(revision);
+                self.departures.clear();
+                self.watches.retain(|(number, _)| *number >= watch);
             }
-            // All of them at once: those of one revision belong together.
-            for event in events {
-                if let (EventType::Delete, Some(kv)) = (event.event_type(), event.kv()) {
-                    state.departures.push_back((kv.mod_revision(), kv.key().to_vec()));
+            Heard::Events(events) if watch == self.current => {
+                // All of them at once: those of one revision belong together.
+                for event in events {
+                    if let (EventType::Delete, Some(kv)) = (event.event_type(), event.kv()) {
+                        self.departures.push_back((kv.mod_revision(), kv.key().to_vec()));
+                    }
+                }
+                while self.departures.len() > REMEMBERED
+                    && let Some((at, _)) = self.departures.pop_front()
+                {
+                    self.since = self.since.map(|since| since.max(at));
                 }
             }
-            while state.departures.len() > REMEMBERED
-                && let Some((at, _)) = state.departures.pop_front()
-            {
-                state.since = state.since.map(|since| since.max(at));
-            }
-        });
-    }
-
-    fn broken(&self) {
-        if let Some(queue) = self.queue.upgrade() {
-            queue.change(|state| state.broken = true);
+            Heard::Events(_) => {}
+            Heard::Broken => self.broken = true,
         }
     }
 }

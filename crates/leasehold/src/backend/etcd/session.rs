@@ -2,12 +2,12 @@
 //! one keep-alive stream that proves it, and the watch that tells of its end.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use etcd_client::{
-    Error as EtcdError, Event, EventType, GetOptions, LeaseKeepAliveStream, LeaseKeeper, PutOptions,
+    Error as EtcdError, EventType, GetOptions, LeaseKeepAliveStream, LeaseKeeper, PutOptions,
 };
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::EtcdStore;
 use super::error::{explain, is_about_token, is_lease_gone};
 use super::transport::Endpoints;
-use super::watcher::{Listener, Watch};
+use super::watcher::{Heard, Watch};
 use crate::backend::Hint;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
@@ -107,12 +107,22 @@ impl Session {
     /// Watches the key that goes with it, unless that is watched already.
     pub(super) fn watch(self: &Arc<Self>, store: &Arc<EtcdStore>) {
         let mut watch = self.watch.lock();
-        if !self.has_ended() && watch.as_ref().is_none_or(Watch::is_over) {
-            let key = store.layout.session(self.id);
-            let keys = Range { end: format!("{key}\0"), start: key };
-            let follower = Follower { store: Arc::downgrade(store), session: Arc::downgrade(self) };
-            *watch = Some(store.watcher.watch(keys, false, Arc::new(follower)));
+        if self.has_ended() || watch.as_ref().is_some_and(|watch| !watch.is_over()) {
+            return;
         }
+        let key = store.layout.session(self.id);
+        let keys = Range { end: format!("{key}\0"), start: key };
+        let (own_store, session) = (Arc::downgrade(store), Arc::downgrade(self));
+        *watch = Some(store.watcher.watch(keys, false, move |heard| {
+            if let Heard::Events(events) = heard
+                && events.iter().any(|event| event.event_type() == EventType::Delete)
+                && let (Some(store), Some(session)) = (own_store.upgrade(), session.upgrade())
+                // Before its time: one that nobody renewed ends what its deadlines have ended.
+                && session.lives_until() > store.clock.now()
+            {
+                store.hints.announce(Hint::All);
+            }
+        }));
     }
 
     /// When the last keep-alive was sent that proved it.
@@ -170,25 +180,6 @@ impl Session {
     /// Whether a late key is feared.
     pub(super) fn is_suspect(&self, now: Moment) -> bool {
         self.suspect_until.load(Ordering::Acquire) > now.as_nanos()
-    }
-}
-
-/// Hears of the end of a session's own key.
-struct Follower {
-    store: Weak<EtcdStore>,
-    session: Weak<Session>,
-}
-
-impl Listener for Follower {
-    fn seen(&self, events: &[Event]) {
-        let (Some(store), Some(session)) = (self.store.upgrade(), self.session.upgrade()) else {
-            return;
-        };
-        // Before its time: one that nobody renewed ends what its deadlines have ended.
-        let gone = events.iter().any(|event| event.event_type() == EventType::Delete);
-        if gone && session.lives_until() > store.clock.now() {
-            store.hints.announce(Hint::All);
-        }
     }
 }
 

@@ -6,14 +6,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use etcd_client::{Event, GetOptions, SortOrder, SortTarget, TxnOp};
+use etcd_client::{GetOptions, SortOrder, SortTarget, TxnOp};
 use tokio::sync::watch;
 
 use super::EtcdStore;
 use super::ledger::{Entry, KEEPS_PLACE};
 use super::queue::{Followed, NEAR, Queue, View, ahead_of, created, key_alone};
 use super::session::{Session, SessionState};
-use super::watcher::{Listener, Watch};
+use super::watcher::{Heard, Watch};
 use crate::backend::{Claim, Turn};
 use crate::clock::Moment;
 use crate::error::Result;
@@ -275,29 +275,13 @@ impl Beacon {
         let text = String::from_utf8_lossy(key).into_owned();
         // Just this key.
         let keys = Range { end: format!("{text}\0"), start: text };
-        let watch = store.watcher.watch(keys, true, Arc::new(Signal(signal)));
+        let watch = store.watcher.watch(keys, true, move |heard| {
+            let now = match heard {
+                Heard::Created(_) => Seen::Created,
+                Heard::Events(_) | Heard::Broken => Seen::Over,
+            };
+            signal.send_modify(|seen| *seen = now.max(*seen));
+        });
         Self { key: key.to_vec(), created, seen, looked: false, _watch: watch }
-    }
-}
-
-struct Signal(watch::Sender<Seen>);
-
-impl Signal {
-    fn tell(&self, now: Seen) {
-        self.0.send_modify(|seen| *seen = now.max(*seen));
-    }
-}
-
-impl Listener for Signal {
-    fn created(&self, _revision: i64) {
-        self.tell(Seen::Created);
-    }
-
-    fn seen(&self, _events: &[Event]) {
-        self.tell(Seen::Over);
-    }
-
-    fn broken(&self) {
-        self.tell(Seen::Over);
     }
 }

@@ -16,15 +16,19 @@ use super::transport::Endpoints;
 /// How long to wait after a stream on which nothing could be watched.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Hears what a watch sees. Called by the stream's task: it must not block.
-pub(super) trait Listener: Send + Sync + 'static {
-    /// The watch sees everything after this revision.
-    fn created(&self, _revision: i64) {}
+/// What a watch tells.
+#[derive(Clone, Copy)]
+pub(super) enum Heard<'a> {
+    /// It sees everything after this revision.
+    Created(i64),
     /// It has seen this: events of one revision always come together.
-    fn seen(&self, events: &[Event]);
+    Events(&'a [Event]),
     /// It sees nothing any more.
-    fn broken(&self) {}
+    Broken,
 }
+
+/// Hears what a watch tells. Called by the stream's task: it must not block.
+type Listener = dyn Fn(Heard<'_>) + Send + Sync;
 
 pub(super) struct Watcher {
     endpoints: Arc<Endpoints>,
@@ -41,14 +45,14 @@ struct Wish {
     id: i64,
     keys: Range<String>,
     only_deletes: bool,
-    listener: Arc<dyn Listener>,
+    listener: Arc<Listener>,
 }
 
 /// A watch. Dropped, it is cancelled.
 pub(super) struct Watch {
     id: i64,
     orders: mpsc::UnboundedSender<Order>,
-    listener: Weak<dyn Listener>,
+    listener: Weak<Listener>,
 }
 
 impl Watch {
@@ -75,15 +79,17 @@ impl Watcher {
         &self,
         keys: Range<String>,
         only_deletes: bool,
-        listener: Arc<dyn Listener>,
+        listener: impl Fn(Heard<'_>) + Send + Sync + 'static,
     ) -> Watch {
-        let (id, heard) = (self.next_id.fetch_add(1, Ordering::Relaxed), Arc::downgrade(&listener));
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let listener: Arc<Listener> = Arc::new(listener);
+        let listens = Arc::downgrade(&listener);
         let mut order = Order::Watch(Wish { id, keys, only_deletes, listener });
         let mut orders = self.orders.lock();
         loop {
             let sender = orders.get_or_insert_with(|| self.start());
             match sender.send(order) {
-                Ok(()) => return Watch { id, orders: sender.clone(), listener: heard },
+                Ok(()) => return Watch { id, orders: sender.clone(), listener: listens },
                 // The stream has ended: the next one takes it.
                 Err(unsent) => order = unsent.0,
             }
@@ -105,7 +111,7 @@ struct Watching {
     endpoints: Arc<Endpoints>,
     orders: mpsc::UnboundedReceiver<Order>,
     turns: watch::Receiver<u64>,
-    listeners: HashMap<i64, Arc<dyn Listener>>,
+    listeners: HashMap<i64, Arc<Listener>>,
 }
 
 impl Watching {
@@ -115,11 +121,11 @@ impl Watching {
         self.orders.close();
         while let Some(order) = self.orders.recv().await {
             if let Order::Watch(wish) = order {
-                wish.listener.broken();
+                (wish.listener)(Heard::Broken);
             }
         }
         for listener in self.listeners.values() {
-            listener.broken();
+            listener(Heard::Broken);
         }
     }
 
@@ -196,15 +202,15 @@ impl Watching {
         let id = response.watch_id();
         let Some(listener) = self.listeners.get(&id) else { return };
         if response.canceled() {
-            listener.broken();
+            listener(Heard::Broken);
             self.listeners.remove(&id);
             return;
         }
         if response.created() {
-            listener.created(response.header().map_or(0, |header| header.revision()));
+            listener(Heard::Created(response.header().map_or(0, |header| header.revision())));
         }
         if !response.events().is_empty() {
-            listener.seen(response.events());
+            listener(Heard::Events(response.events()));
         }
     }
 }
