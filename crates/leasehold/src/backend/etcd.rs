@@ -139,7 +139,7 @@ impl EtcdStore {
     /// Asks each member in turn until one answers.
     async fn ask_any_member(&self) -> Result<()> {
         let mut last = Ok(());
-        for _ in 0..self.endpoints.count() {
+        for _ in self.endpoints.urls() {
             let asking = self.endpoints.get(self.layout.probe(), GetOptions::new());
             last = self.endpoints.within(OPENING, asking).await.map(drop);
             if last.is_ok() {

@@ -183,7 +183,7 @@ pub(super) async fn examine(store: Arc<EtcdStore>) -> Result<Vec<Finding>> {
     let listing = store.endpoints.call(async |mut etcd| etcd.member_list().await).await?;
     let voters = listing.members().iter().filter(|member| !member.is_learner()).count();
     let mut findings = vec![of_voters(voters)];
-    let named = store.endpoints.count();
+    let named = store.endpoints.urls().len();
     if named < voters {
         findings.push(Finding::warning(
             format!("the store's URL names {named} of {voters} members"),

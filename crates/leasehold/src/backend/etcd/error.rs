@@ -74,54 +74,54 @@ pub(super) fn explain(error: EtcdError) -> Error {
 fn of_status(status: &Status) -> Error {
     use ErrorKind::{Invalid, Unavailable, Unreachable, Unusable};
     let said = status.message().trim_start_matches("etcdserver: ");
-    let (kind, message) = match status.code() {
-        Code::Unavailable if never_sent(status) => return no_connection(status),
+    let refused =
+        |advice: &str| Error::new(Unusable, format!("etcd refuses this user ({said}); {advice}"));
+    match status.code() {
+        Code::Unavailable if never_sent(status) => no_connection(status),
         Code::Unimplemented => {
-            (Unreachable, format!("what answers there does not speak as etcd does ({said})"))
+            let message = format!("what answers there does not speak as etcd does ({said})");
+            Error::new(Unreachable, message)
         }
         // Turned away before it was proposed.
         Code::Unavailable if said.contains("no leader") => {
-            (Unreachable, "no leader: the member has lost the majority of its cluster".to_owned())
+            Error::new(Unreachable, "no leader: the member has lost the majority of its cluster")
         }
         Code::ResourceExhausted if said.contains("database space exceeded") => {
             let message = "etcd's quota is used up; compact and defragment it, then clear the \
                            alarm NOSPACE";
             // What crosses the quota while it is applied stays applied.
-            return Error::new(Unavailable, message).outcome_unknown();
+            Error::new(Unavailable, message).outcome_unknown()
         }
         Code::ResourceExhausted if said.contains("too many requests") => {
-            (Unavailable, said.to_owned())
+            Error::new(Unavailable, said)
         }
         // A connection that was ended for its many pings, with requests on it.
-        Code::ResourceExhausted => return Error::new(Unavailable, said).outcome_unknown(),
+        Code::ResourceExhausted => Error::new(Unavailable, said).outcome_unknown(),
         Code::PermissionDenied | Code::Unauthenticated => {
-            let advice = "check the user, its password and its role's keys";
-            (Unusable, format!("etcd refuses this user ({said}); {advice}"))
+            refused("check the user, its password and its role's keys")
         }
         Code::InvalidArgument if said.contains("authentication failed") => {
-            let advice = "check the user and the password in the URL";
-            (Unusable, format!("etcd refuses this user ({said}); {advice}"))
+            refused("check the user and the password in the URL")
         }
         Code::InvalidArgument if said.contains("user name is empty") => {
             let message = "etcd wants a user and a password, and the URL has none: write \
                            etcd://user:password@host";
-            (Unusable, message.to_owned())
+            Error::new(Unusable, message)
         }
         Code::FailedPrecondition if said.contains("authentication is not enabled") => {
             let message = "this etcd has no users (authentication is not enabled): leave the user \
                            out of the URL, or enable it";
-            (Unusable, message.to_owned())
+            Error::new(Unusable, message)
         }
-        Code::InvalidArgument if status.message().contains(OLD_TOKEN) => {
+        Code::InvalidArgument if said.contains(OLD_TOKEN) => {
             let message = "etcd's users and roles change again and again; try again later";
-            (Unavailable, message.to_owned())
+            Error::new(Unavailable, message)
         }
         Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition | Code::OutOfRange => {
-            (Invalid, said.to_owned())
+            Error::new(Invalid, said)
         }
-        _ => return Error::new(Unreachable, said).outcome_unknown(),
-    };
-    Error::new(kind, message)
+        _ => Error::new(Unreachable, said).outcome_unknown(),
+    }
 }
 
 fn no_connection(cause: &dyn StdError) -> Error {

@@ -34,14 +34,16 @@ pub(super) enum SessionState {
     Ended,
 }
 
-type Question = oneshot::Sender<Result<SessionState>>;
+type Question = (Arc<Session>, oneshot::Sender<Result<SessionState>>);
 
 /// One etcd lease of this client.
 pub(super) struct Session {
     pub(super) id: i64,
     /// How long the lease lives from a keep-alive on.
     pub(super) ttl: Duration,
-    life: Arc<Life>,
+    /// Nanoseconds: when the last keep-alive was sent that was answered.
+    proved: AtomicU64,
+    ended: AtomicBool,
     proofs: mpsc::UnboundedSender<Question>,
     /// Until when a key may appear on it that nobody wants, in nanoseconds.
     suspect_until: AtomicU64,
@@ -49,22 +51,6 @@ pub(super) struct Session {
     retired: AtomicBool,
     /// The watch on the key that lives as long as it does.
     watch: Mutex<Option<Watch>>,
-}
-
-struct Life {
-    /// Nanoseconds: when the last keep-alive was sent that was answered.
-    proved: AtomicU64,
-    ended: AtomicBool,
-}
-
-impl Life {
-    fn has_ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
-    }
-
-    fn end(&self) {
-        self.ended.store(true, Ordering::Release);
-    }
 }
 
 impl Session {
@@ -76,9 +62,8 @@ impl Session {
         let lease = endpoints.call(async |mut etcd| etcd.lease_grant(wanted, None).await).await?;
         let (id, ttl) = (lease.id(), Duration::from_secs(lease.ttl().max(1) as u64));
         let (session, asked) = Self::new(id, ttl, at);
-        let (sentinel, life) = (store.layout.session(id), session.life.clone());
-        let keeping =
-            Keeping { id, ttl, sentinel, marked: false, endpoints, clock, life, stream: None };
+        let sentinel = store.layout.session(id);
+        let keeping = Keeping { id, sentinel, marked: false, endpoints, clock, stream: None };
         tokio::spawn(keeping.run(asked));
         session.watch(store);
         Ok(session)
@@ -91,11 +76,11 @@ impl Session {
         proved: Moment,
     ) -> (Arc<Self>, mpsc::UnboundedReceiver<Question>) {
         let (proofs, asked) = mpsc::unbounded_channel();
-        let proved = AtomicU64::new(proved.as_nanos());
         let session = Self {
             id,
             ttl,
-            life: Arc::new(Life { proved, ended: AtomicBool::new(false) }),
+            proved: AtomicU64::new(proved.as_nanos()),
+            ended: AtomicBool::new(false),
             proofs,
             suspect_until: AtomicU64::new(0),
             retired: AtomicBool::new(false),
@@ -127,7 +112,7 @@ impl Session {
 
     /// When the last keep-alive was sent that proved it.
     pub(super) fn proved_at(&self) -> Moment {
-        Moment::from_nanos(self.life.proved.load(Ordering::Acquire))
+        Moment::from_nanos(self.proved.load(Ordering::Acquire))
     }
 
     /// Until when the lease lives at least, as far as it was proved.
@@ -137,7 +122,7 @@ impl Session {
 
     /// Whether it is known to be over.
     pub(super) fn has_ended(&self) -> bool {
-        self.life.has_ended()
+        self.ended.load(Ordering::Acquire)
     }
 
     /// Whether something may be hung on it. On a session that was not proved for so long it
@@ -146,19 +131,19 @@ impl Session {
         !self.has_ended() && self.lives_until() > now
     }
 
-    /// A request said so.
+    /// An answer said so.
     pub(super) fn end(&self) {
-        self.life.end();
+        self.ended.store(true, Ordering::Release);
     }
 
     /// Proves it again: a keep-alive, its answer, and that its key is still there.
-    pub(super) async fn prove(&self) -> Result<SessionState> {
+    pub(super) async fn prove(self: &Arc<Self>) -> Result<SessionState> {
         if self.has_ended() {
             return Ok(SessionState::Ended);
         }
         let (reply, answer) = oneshot::channel();
         let nobody = || Error::new(ErrorKind::Internal, "nobody keeps the session alive");
-        self.proofs.send(reply).map_err(|_| nobody())?;
+        self.proofs.send((self.clone(), reply)).map_err(|_| nobody())?;
         answer.await.map_err(|_| nobody())?
     }
 
@@ -186,13 +171,11 @@ impl Session {
 /// The task behind a session.
 struct Keeping {
     id: i64,
-    ttl: Duration,
     sentinel: String,
     /// Whether the sentinel was put.
     marked: bool,
     endpoints: Arc<Endpoints>,
     clock: Clock,
-    life: Arc<Life>,
     stream: Option<Stream>,
 }
 
@@ -209,17 +192,19 @@ impl Keeping {
     async fn run(mut self, mut asked: mpsc::UnboundedReceiver<Question>) {
         // Whatever becomes of it: the first proof tries again.
         let _ = tokio::time::timeout(LONGEST_PROOF, self.mark()).await;
-        while let Some(first) = asked.recv().await {
+        let mut ended = false;
+        while let Some((session, first)) = asked.recv().await {
             let mut replies = vec![first];
-            while let Ok(reply) = asked.try_recv() {
+            while let Ok((_, reply)) = asked.try_recv() {
                 replies.push(reply);
             }
-            let state = self.prove().await;
+            let state = self.prove(&session).await;
             for reply in replies {
                 let _ = reply.send(state.clone());
             }
+            ended = session.has_ended();
         }
-        if !self.life.has_ended() {
+        if !ended {
             // The client is gone: whatever is left of it need not wait for the TTL.
             let id = self.id;
             let revoking = self.endpoints.call(async |mut etcd| etcd.lease_revoke(id).await);
@@ -235,25 +220,18 @@ impl Keeping {
         let (sentinel, options) = (self.sentinel.clone(), PutOptions::new().with_lease(self.id));
         let putting =
             self.endpoints.on_keys(async |mut kv| kv.put(sentinel, "", Some(options)).await);
-        match putting.await {
-            Err(error) if is_lease_gone(&error) => {
-                self.life.end();
-                Err(error)
-            }
-            done => {
-                self.marked = done.is_ok();
-                done.map(drop)
-            }
-        }
+        putting.await?;
+        self.marked = true;
+        Ok(())
     }
 
-    async fn prove(&mut self) -> Result<SessionState> {
-        if self.life.has_ended() {
+    async fn prove(&mut self, session: &Session) -> Result<SessionState> {
+        if session.has_ended() {
             return Ok(SessionState::Ended);
         }
-        let limit = (self.ttl / 3).min(LONGEST_PROOF);
+        let limit = (session.ttl / 3).min(LONGEST_PROOF);
         let (member, _) = self.endpoints.current().await?;
-        let proving = tokio::time::timeout(limit, self.prove_at(member)).await;
+        let proving = tokio::time::timeout(limit, self.prove_at(session, member)).await;
         let state = proving.unwrap_or_else(|_| Err(Error::no_answer(limit)));
         if state.is_err() {
             // A stream that died is opened again, at another member if there is one.
@@ -263,9 +241,13 @@ impl Keeping {
         state
     }
 
-    async fn prove_at(&mut self, member: usize) -> Result<SessionState> {
-        if let Err(error) = self.mark().await {
-            return if is_lease_gone(&error) { Ok(SessionState::Ended) } else { Err(error) };
+    async fn prove_at(&mut self, session: &Session, member: usize) -> Result<SessionState> {
+        match self.mark().await {
+            Err(error) if is_lease_gone(&error) => {
+                session.end();
+                return Ok(SessionState::Ended);
+            }
+            marked => marked?,
         }
         let opened = self.stream.as_ref().filter(|stream| stream.member == member);
         let tokens = opened.map_or_else(|| self.endpoints.tokens(), |stream| stream.tokens);
@@ -281,7 +263,7 @@ impl Keeping {
         let seen = self.endpoints.get(&*self.sentinel, options).await?;
         let term = seen.header().map_or(0, |header| header.raft_term());
         if seen.kvs().is_empty() {
-            self.life.end();
+            session.end();
             return Ok(SessionState::Ended);
         }
         let Some((at, kept_in_term)) = kept else {
@@ -294,7 +276,7 @@ impl Keeping {
             let message = "the cluster elected another leader meanwhile";
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
-        self.life.proved.fetch_max(at.as_nanos(), Ordering::AcqRel);
+        session.proved.fetch_max(at.as_nanos(), Ordering::AcqRel);
         Ok(SessionState::Proved(at))
     }
 

@@ -43,8 +43,8 @@ enum Order {
 
 struct Wish {
     id: i64,
-    keys: Range<String>,
-    only_deletes: bool,
+    start: String,
+    options: WatchOptions,
     listener: Arc<Listener>,
 }
 
@@ -84,7 +84,11 @@ impl Watcher {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let listener: Arc<Listener> = Arc::new(listener);
         let listens = Arc::downgrade(&listener);
-        let mut order = Order::Watch(Wish { id, keys, only_deletes, listener });
+        let mut options = WatchOptions::new().with_range(keys.end).with_watch_id(id);
+        if only_deletes {
+            options = options.with_filters([WatchFilterType::NoPut]);
+        }
+        let mut order = Order::Watch(Wish { id, start: keys.start, options, listener });
         let mut orders = self.orders.lock();
         loop {
             let sender = orders.get_or_insert_with(|| self.start());
@@ -137,9 +141,10 @@ impl Watching {
                 None => return,
             }
         };
-        let (keys, options) = self.accept(first);
+        let Wish { id, start, options, listener } = first;
+        self.listeners.insert(id, listener);
         let tokens = self.endpoints.tokens();
-        let opening = self.endpoints.call(async |mut etcd| etcd.watch(keys, Some(options)).await);
+        let opening = self.endpoints.call(async |mut etcd| etcd.watch(start, Some(options)).await);
         let opened = tokio::select! {
             opened = opening => opened,
             _ = self.turns.changed() => return,
@@ -150,9 +155,9 @@ impl Watching {
             tokio::select! {
                 order = self.orders.recv() => {
                     let sent = match order {
-                        Some(Order::Watch(wish)) => {
-                            let (keys, options) = self.accept(wish);
-                            stream.watch(keys, Some(options)).await
+                        Some(Order::Watch(Wish { id, start, options, listener })) => {
+                            self.listeners.insert(id, listener);
+                            stream.watch(start, Some(options)).await
                         }
                         Some(Order::Cancel(id)) => match self.listeners.remove(&id) {
                             Some(_) => stream.cancel(id).await,
@@ -187,15 +192,6 @@ impl Watching {
                 _ = self.turns.changed() => return,
             }
         }
-    }
-
-    fn accept(&mut self, wish: Wish) -> (String, WatchOptions) {
-        let mut options = WatchOptions::new().with_range(wish.keys.end).with_watch_id(wish.id);
-        if wish.only_deletes {
-            options = options.with_filters([WatchFilterType::NoPut]);
-        }
-        self.listeners.insert(wish.id, wish.listener);
-        (wish.keys.start, options)
     }
 
     fn tell(&mut self, response: &WatchResponse) {

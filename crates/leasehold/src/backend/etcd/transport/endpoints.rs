@@ -198,12 +198,15 @@ impl Endpoints {
         };
         let answer = answer.await;
         asking.answered = true;
-        answer.map_err(|error| {
-            if is_members(&error) {
-                self.leave(index);
-            }
-            explain(error)
-        })
+        answer.map_err(|error| self.explain(error, index))
+    }
+
+    /// A member's error. If it is the member's fault, the member is left.
+    fn explain(&self, error: etcd_client::Error, index: usize) -> Error {
+        if is_members(&error) {
+            self.leave(index);
+        }
+        explain(error)
     }
 
     /// What these requests answer, but not for longer than this.
@@ -246,23 +249,13 @@ impl Endpoints {
     /// The client of the member in use, and which one that is.
     pub(in crate::backend::etcd) async fn current(&self) -> Result<(usize, Client)> {
         let index = self.current.load(Ordering::Acquire);
-        let client = self.client_of(index).await.map_err(|error| {
-            if is_members(&error) {
-                self.leave(index);
-            }
-            explain(error)
-        })?;
+        let client = self.client_of(index).await.map_err(|error| self.explain(error, index))?;
         Ok((index, client))
     }
 
     /// Every member's URL, in the order of the store's.
-    pub(in crate::backend::etcd) fn urls(&self) -> impl Iterator<Item = &str> {
+    pub(in crate::backend::etcd) fn urls(&self) -> impl ExactSizeIterator<Item = &str> {
         self.members.iter().map(|member| &*member.url)
-    }
-
-    /// How many members the URL names.
-    pub(in crate::backend::etcd) fn count(&self) -> usize {
-        self.members.len()
     }
 
     /// Leaves this member for the next, unless that has happened already.
