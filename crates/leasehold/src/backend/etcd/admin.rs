@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use etcd_client::{
-    AlarmAction, AlarmType, GetOptions, KeyValue, PutOptions, StatusResponse, Txn, TxnOp,
+    AlarmAction, AlarmMember, AlarmType, GetOptions, KeyValue, PutOptions, StatusResponse, Txn,
+    TxnOp,
 };
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -206,7 +207,10 @@ pub(super) async fn examine(store: Arc<EtcdStore>) -> Result<Vec<Finding>> {
         }
     }
     findings.extend(versions.iter().map(|version| of_version(version)));
-    findings.extend(alarms(&store).await?);
+    let asking = store
+        .endpoints
+        .call(async |mut etcd| etcd.alarm(AlarmAction::Get, AlarmType::None, None).await);
+    findings.extend(asking.await?.alarms().iter().map(of_alarm));
     findings.push(latency(&store).await?);
     Ok(findings)
 }
@@ -217,25 +221,6 @@ async fn status(store: &EtcdStore, member: usize) -> Result<StatusResponse> {
         Ok(status) => status.map_err(explain),
         Err(_) => Err(Error::no_answer(LIMIT)),
     }
-}
-
-async fn alarms(store: &EtcdStore) -> Result<Vec<Finding>> {
-    let asking = store
-        .endpoints
-        .call(async |mut etcd| etcd.alarm(AlarmAction::Get, AlarmType::None, None).await);
-    let raised = asking.await?;
-    let described = raised.alarms().iter().map(|alarm| match alarm.alarm() {
-        AlarmType::Nospace => Finding::warning(
-            format!("alarm NOSPACE on member {:x}", alarm.member_id()),
-            "no lock can be taken: compact, defragment, then `etcdctl alarm disarm`",
-        ),
-        AlarmType::Corrupt => Finding::danger(
-            format!("alarm CORRUPT on member {:x}", alarm.member_id()),
-            "its data differs from the others': replace the member",
-        ),
-        AlarmType::None => Finding::warning("an alarm of an unknown kind", "look at it"),
-    });
-    Ok(described.collect())
 }
 
 /// How long the majority takes to agree on a read.
@@ -263,6 +248,21 @@ fn of_voters(voters: usize) -> Finding {
             Finding::warning(what, "an even number bears no more losses than one fewer does")
         }
         _ => Finding::fine(what),
+    }
+}
+
+fn of_alarm(alarm: &AlarmMember) -> Finding {
+    let member = alarm.member_id();
+    match alarm.alarm() {
+        AlarmType::Nospace => Finding::warning(
+            format!("alarm NOSPACE on member {member:x}"),
+            "no lock can be taken: compact, defragment, then `etcdctl alarm disarm`",
+        ),
+        AlarmType::Corrupt => Finding::danger(
+            format!("alarm CORRUPT on member {member:x}"),
+            "its data differs from the others': replace the member",
+        ),
+        AlarmType::None => Finding::warning("an alarm of an unknown kind", "look at it"),
     }
 }
 

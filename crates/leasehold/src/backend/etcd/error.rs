@@ -158,8 +158,8 @@ pub(super) fn is_about_token(error: &Error) -> bool {
 
 fn status_says(error: &Error, text: &str) -> bool {
     let cause = error.source().and_then(|source| source.downcast_ref::<Cause>());
-    let cause = cause.map(|cause| &cause.error);
-    matches!(cause, Some(EtcdError::GRpcStatus(status)) if status.message().contains(text))
+    matches!(cause, Some(Cause { error: EtcdError::GRpcStatus(status), .. })
+        if status.message().contains(text))
 }
 
 /// Whether the fault is the way to the member, or the member: then another one may do better.
@@ -182,7 +182,7 @@ pub(super) fn is_members(error: &EtcdError) -> bool {
 
 /// Whether no connection was there to send it on.
 fn never_sent(status: &dyn StdError) -> bool {
-    causes(status).iter().any(|cause| {
+    causes(status).any(|cause| {
         let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
         io == Some(io::ErrorKind::ConnectionRefused)
             || cause.is::<NotConnected>()
@@ -190,16 +190,10 @@ fn never_sent(status: &dyn StdError) -> bool {
     })
 }
 
-fn innermost(status: &dyn StdError) -> String {
-    causes(status).last().map_or_else(|| status.to_string(), ToString::to_string)
+fn innermost(error: &dyn StdError) -> String {
+    causes(error).last().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-fn causes(error: &dyn StdError) -> Vec<&(dyn StdError + 'static)> {
-    let mut causes = Vec::new();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        causes.push(cause);
-        next = cause.source();
-    }
-    causes
+fn causes(error: &dyn StdError) -> impl Iterator<Item = &(dyn StdError + 'static)> {
+    std::iter::successors(error.source(), |&cause| cause.source())
 }

@@ -7,6 +7,7 @@ use etcd_client::{GetOptions, Txn, TxnOp, TxnOpResponse};
 use futures_util::future::join_all;
 
 use super::error::broken_reply;
+use super::ledger::Entry;
 use super::queue::{created, deletion, is_that_of, key_alone};
 use super::session::{Session, SessionState};
 use super::{EtcdStore, keys};
@@ -18,12 +19,9 @@ use crate::name::Name;
 /// Proves the sessions, and that the keys are still there: an operator's `del` leaves
 /// the lease alive.
 pub(super) async fn renew(store: Arc<EtcdStore>, holds: Vec<Hold>) -> Result<Vec<Renewal>> {
-    let sessions: Vec<Option<Arc<Session>>> = {
-        let (ledger, now) = (store.ledger.lock(), store.clock.now());
-        // What is about to be given up is not renewed any more.
-        let kept = |hold| ledger.claims.find(hold).filter(|entry| entry.until > now);
-        holds.iter().map(|hold| Some(kept(hold)?.session.clone())).collect()
-    };
+    let now = store.clock.now();
+    // What is about to be given up is not renewed any more.
+    let sessions = sessions(&store, &holds, |entry| entry.until > now);
     let mut distinct: Vec<&Arc<Session>> = sessions.iter().flatten().collect();
     distinct.sort_unstable_by_key(|session| session.id);
     distinct.dedup_by_key(|session| session.id);
@@ -50,6 +48,17 @@ pub(super) async fn renew(store: Arc<EtcdStore>, holds: Vec<Hold>) -> Result<Vec
         renewals.push(renewal);
     }
     Ok(renewals)
+}
+
+/// The session of each hold that the ledger knows, if this is true of its entry.
+fn sessions(
+    store: &EtcdStore,
+    holds: &[Hold],
+    wanted: impl Fn(&Entry) -> bool,
+) -> Vec<Option<Arc<Session>>> {
+    let ledger = store.ledger.lock();
+    let entry = |hold| ledger.claims.find(hold).filter(|entry| wanted(entry));
+    holds.iter().map(|hold| Some(entry(hold)?.session.clone())).collect()
 }
 
 /// Whether the key of each is there, as it was granted.
@@ -98,10 +107,7 @@ async fn why_lost(store: &EtcdStore, hold: &Hold) -> Result<LossReason> {
 /// retried unlock deleted a newer lock of the same session): by a compare, or because
 /// nothing else can be there (ADR 8).
 pub(super) async fn release(store: Arc<EtcdStore>, holds: Vec<Hold>) -> Result<Vec<Release>> {
-    let sessions: Vec<Option<Arc<Session>>> = {
-        let ledger = store.ledger.lock();
-        holds.iter().map(|hold| Some(ledger.claims.find(hold)?.session.clone())).collect()
-    };
+    let sessions = sessions(&store, &holds, |_| true);
     let pairs = || holds.iter().zip(&sessions);
     let known = pairs().filter_map(|(hold, session)| Some((hold, &**session.as_ref()?)));
     let known: Vec<(&Hold, &Session)> = known.collect();

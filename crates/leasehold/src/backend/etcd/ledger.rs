@@ -71,7 +71,7 @@ pub(super) struct InUse {
 pub(super) struct Ledger {
     pub(super) claims: ledger::Ledger<Entry>,
     pub(super) sessions: Vec<InUse>,
-    /// Who has the one place that each session has in each lock's queue.
+    /// The owner of the one place that each session has in each lock's queue.
     places: HashMap<(i64, Name), Owner>,
     /// Places whose key is being deleted, whatever it may be: not to be taken meanwhile.
     clearing: HashSet<(i64, Name)>,

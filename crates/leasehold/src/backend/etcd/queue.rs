@@ -84,8 +84,8 @@ struct State {
 }
 
 impl EtcdStore {
-    /// The log of a lock's queue, shared by this client's waiters.
-    pub(super) fn queue(&self, name: &Name) -> Arc<Queue> {
+    /// The log of a lock's queue, shared by this client's waiters; and all changes from now on.
+    pub(super) fn queue(&self, name: &Name) -> (Arc<Queue>, watch::Receiver<()>) {
         let mut queues = self.queues.lock();
         let usable = queues.get(name).filter(|queue| !queue.state.lock().broken).cloned();
         let queue = usable.unwrap_or_else(|| {
@@ -94,7 +94,8 @@ impl EtcdStore {
             queue
         });
         queue.state.lock().used_at = Some(self.clock.now());
-        queue
+        let changes = queue.changes.subscribe();
+        (queue, changes)
     }
 
     /// The claims on a lock, first come first, and the revision they were read at.
@@ -218,11 +219,6 @@ impl Queue {
             view.as_of = *at;
         }
         Followed::UpToDate
-    }
-
-    /// Tells of every change.
-    pub(super) fn changes(&self) -> watch::Receiver<()> {
-        self.changes.subscribe()
     }
 
     /// Whether somebody waits by it, or did just now.

@@ -97,11 +97,8 @@ impl Waiter {
     }
 
     async fn step_near(&mut self) -> Result<Step> {
-        let (queue, changes) = self.near.get_or_insert_with(|| {
-            let queue = self.store.queue(&self.claim.name);
-            let changes = queue.changes();
-            (queue, changes)
-        });
+        let near = self.near.get_or_insert_with(|| self.store.queue(&self.claim.name));
+        let (queue, changes) = near;
         // What changes from here on is heard of.
         changes.mark_unchanged();
         let queue = queue.clone();
@@ -111,7 +108,8 @@ impl Waiter {
                 self.near = None;
                 Ok(Step::Again)
             }
-            Followed::NotYet if !self.is_silent() => Ok(Step::Wait),
+            Followed::UpToDate if self.view.ahead.is_empty() => Ok(Step::Turn),
+            Followed::NotYet | Followed::UpToDate if !self.is_silent() => Ok(Step::Wait),
             Followed::NotYet => {
                 // Without a watch, a look now and then has to do.
                 let there = self.read().await?;
@@ -122,8 +120,6 @@ impl Waiter {
                     (true, false) => Step::Wait,
                 })
             }
-            Followed::UpToDate if self.view.ahead.is_empty() => Ok(Step::Turn),
-            Followed::UpToDate if !self.is_silent() => Ok(Step::Wait),
             Followed::UpToDate => {
                 let before = self.view.ahead.len();
                 let there = self.read().await?;
