@@ -18,18 +18,17 @@ use crate::clock::Clock;
 use crate::error::{Operation, Result};
 use crate::name::Name;
 
-mod defaults;
+mod connection;
+mod connector;
 mod error;
 mod examine;
+mod key;
 mod lease;
-mod owners;
-mod pooler;
 mod schema;
 mod session;
 mod tls;
 mod transaction;
 mod url;
-mod wire;
 
 pub use schema::SCHEMA;
 pub use transaction::{acquire_in_transaction, try_acquire_in_transaction};

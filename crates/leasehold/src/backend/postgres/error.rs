@@ -1,19 +1,19 @@
 //! The driver's errors, and what they mean to a user.
 
-use tokio_postgres::error::{DbError, Severity, SqlState};
+use tokio_postgres::error::{DbError, Severity};
 
 use crate::error::{Error, ErrorKind};
 
 /// What a request that was sent ended with.
 pub(super) fn explain(error: tokio_postgres::Error, place: &str) -> Error {
     match error.as_db_error() {
-        Some(said) => {
-            let told = answered(said, place);
+        Some(answer) => {
+            let explained = answered(answer, place);
             // An error of the statement rolled it back. One that ends the session may
             // have come in the middle of the commit.
-            let rolled_back = said.parsed_severity() == Some(Severity::Error);
-            let told = if rolled_back { told } else { told.outcome_unknown() };
-            told.caused_by(error)
+            let rolled_back = answer.parsed_severity() == Some(Severity::Error);
+            let explained = if rolled_back { explained } else { explained.outcome_unknown() };
+            explained.caused_by(error)
         }
         None => {
             let message = format!("the connection to {place} broke: {error}");
@@ -24,27 +24,25 @@ pub(super) fn explain(error: tokio_postgres::Error, place: &str) -> Error {
 
 /// What an attempt to connect ended with: nothing was asked yet.
 pub(super) fn not_connected(error: tokio_postgres::Error, place: &str) -> Error {
-    match error.as_db_error() {
-        Some(said) => answered(said, place).caused_by(error),
-        None => {
-            let reason = source(&error);
-            let (kind, message) = if reason.contains("password missing") {
-                let message = format!(
-                    "{place} wants a password, and there is none: put it into the URL or PGPASSWORD"
-                );
-                (ErrorKind::Unusable, message)
-            } else if reason.starts_with("authentication error") {
-                (ErrorKind::Unusable, not_let_in(&reason, place))
-            } else {
-                let message = format!(
-                    "cannot connect to {place}: {reason}; is PostgreSQL there, and does sslmode \
-                     suit it?"
-                );
-                (ErrorKind::Unreachable, message)
-            };
-            Error::new(kind, message).caused_by(error)
-        }
+    if let Some(answer) = error.as_db_error() {
+        return answered(answer, place).caused_by(error);
     }
+    let source = std::error::Error::source(&error);
+    let reason = source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
+    let (kind, message) = if reason.contains("password missing") {
+        let message = format!(
+            "{place} wants a password, and there is none: put it into the URL or PGPASSWORD"
+        );
+        (ErrorKind::Unusable, message)
+    } else if reason.starts_with("authentication error") {
+        (ErrorKind::Unusable, not_let_in(&reason, place))
+    } else {
+        let message = format!(
+            "cannot connect to {place}: {reason}; is PostgreSQL there, and does sslmode suit it?"
+        );
+        (ErrorKind::Unreachable, message)
+    };
+    Error::new(kind, message).caused_by(error)
 }
 
 fn not_let_in(reason: &str, place: &str) -> String {
@@ -54,53 +52,47 @@ fn not_let_in(reason: &str, place: &str) -> String {
     )
 }
 
-fn source(error: &tokio_postgres::Error) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error}: {source}"),
-        None => error.to_string(),
-    }
-}
-
-fn answered(said: &DbError, place: &str) -> Error {
-    let text = said.message();
-    let code = said.code();
-    let (kind, message) = if *code == SqlState::INSUFFICIENT_PRIVILEGE {
-        (
+/// The server's own error, by its [code](https://www.postgresql.org/docs/current/errcodes-appendix.html).
+fn answered(answer: &DbError, place: &str) -> Error {
+    let (text, code) = (answer.message(), answer.code().code());
+    let (kind, message) = match (code, code.get(..2).unwrap_or_default()) {
+        // insufficient_privilege
+        ("42501", _) => (
             ErrorKind::Refused,
             format!(
                 "{place} does not allow this role what it needs: {text}; as an owner, run what \
                  `leasehold schema` prints, with its grants"
             ),
-        )
-    } else if matches!(code.code(), "28000" | "28P01") {
-        (ErrorKind::Unusable, not_let_in(text, place))
-    } else if *code == SqlState::UNDEFINED_DATABASE {
-        (ErrorKind::Unusable, format!("{place}: {text}; check the database in the URL"))
-    } else if *code == SqlState::SEQUENCE_GENERATOR_LIMIT_EXCEEDED {
-        (ErrorKind::Refused, used_up(place))
-    } else if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
-        (ErrorKind::Refused, standby(place))
-    } else if *code == SqlState::LOCK_NOT_AVAILABLE {
-        (
+        ),
+        // invalid_authorization_specification, invalid_password
+        ("28000" | "28P01", _) => (ErrorKind::Unusable, not_let_in(text, place)),
+        // undefined_database
+        ("3D000", _) => {
+            (ErrorKind::Unusable, format!("{place}: {text}; check the database in the URL"))
+        }
+        // sequence_generator_limit_exceeded
+        ("2200H", _) => (ErrorKind::Refused, used_up(place)),
+        // read_only_sql_transaction
+        ("25006", _) => (ErrorKind::Refused, standby(place)),
+        // lock_not_available
+        ("55P03", _) => (
             ErrorKind::Unavailable,
             format!(
                 "another transaction at {place} keeps a row of ours locked: {text}; look into \
                  pg_stat_activity for one that is idle in transaction"
             ),
-        )
-    } else if ends_session(code) || code.code().starts_with("08") {
-        (ErrorKind::Unreachable, format!("{place} ended the session: {text}"))
-    } else if matches!(&code.code()[..2], "40" | "53" | "55" | "58") || code.code() == "57014" {
-        (ErrorKind::Unavailable, format!("{place} cannot do it now: {text}"))
-    } else {
-        (ErrorKind::Internal, format!("{place}: {text} ({})", code.code()))
+        ),
+        // The server shuts down, starts up, or an administrator ended it.
+        ("57P01" | "57P02" | "57P03" | "57P05", _) | (_, "08") => {
+            (ErrorKind::Unreachable, format!("{place} ended the session: {text}"))
+        }
+        // query_canceled, and classes of what may succeed later
+        ("57014", _) | (_, "40" | "53" | "55" | "58") => {
+            (ErrorKind::Unavailable, format!("{place} cannot do it now: {text}"))
+        }
+        _ => (ErrorKind::Internal, format!("{place}: {text} ({code})")),
     };
     Error::new(kind, message)
-}
-
-/// The server shuts down, starts up, or an administrator ended it.
-fn ends_session(code: &SqlState) -> bool {
-    matches!(code.code(), "57P01" | "57P02" | "57P03" | "57P05")
 }
 
 /// The clock gets there in the year 2255: somebody has set the sequence by hand.

@@ -7,33 +7,30 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+
+use self::acquire::Shortcut;
 use self::listener::Listener;
-use self::seats::Seats;
+use self::statements::{SWEEP, SWEEP_PAGE};
+use self::wait::Heartbeats;
+use self::waiters::Waiters;
+use super::connection::Session;
+use super::connector::{self, Connector};
 use super::url::Settings;
-use super::wire::{Session, Wire};
-use super::{STORE, examine, only, pooler, reply, schema};
-use crate::backend::{
-    Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Proof, Release, Renewal, Reply,
-    Turn, Verdict,
-};
-use crate::clock::{Clock, Moment};
-use crate::error::{Operation, Result};
+use super::{STORE, schema};
+use crate::backend::kit::verbs::verbs;
+use crate::clock::Clock;
+use crate::error::Result;
 use crate::guarantees::{Consistency, EndsWith, Guarantees, Scope};
-use crate::loss::Forced;
-use crate::name::Name;
-use crate::token::Token;
 
-mod beats;
-mod claim;
+mod acquire;
+mod admin;
 mod hold;
-mod inspect;
 mod listener;
-mod seats;
-mod shortcut;
-mod verbs;
+mod statements;
 mod wait;
-
-pub(super) use inspect::wall;
+mod waiters;
 
 const GUARANTEES: Guarantees = Guarantees {
     store: STORE,
@@ -62,54 +59,52 @@ const SWEEPS_AT_ONCE: u32 = 64;
 pub(super) struct LeaseStore {
     settings: Arc<Settings>,
     clock: Clock,
-    claims: Wire,
+    claims: Connector,
     /// For claims of locks that are free, as most are.
-    shortcut: shortcut::Shortcut,
-    rest: Wire,
+    shortcut: Shortcut,
+    rest: Connector,
     /// Where this client listens: a number that is its own. See [`introduction`] for its sign.
     client: i64,
-    seats: Arc<Seats>,
+    waiters: Arc<Waiters>,
     listener: Listener,
-    beats: beats::Beats,
+    heartbeats: Heartbeats,
     pooled: bool,
-    sweeping: parking_lot::Mutex<Option<tokio::task::JoinHandle<()>>>,
+    sweeping: Mutex<Option<JoinHandle<()>>>,
 }
+
+verbs!(LeaseStore, STORE, |_store| &GUARANTEES, Limits::new(256, 2).in_halves());
 
 impl LeaseStore {
     pub(super) async fn open(settings: Arc<Settings>, clock: Clock) -> Result<Arc<Self>> {
         let first = Session::connect(&settings, &settings.config, None, true).await?;
         let second = Session::connect(&settings, &settings.config, None, true).await?;
-        let pooled = pooler::between(&first, &second).await?;
+        let pooled = connector::are_pooled(&first, &second).await?;
         let (first, second) = match pooled {
             true => (first, second),
             false => (first.unpooled().await?, second.unpooled().await?),
         };
         schema::ensure(&first).await?;
         let (client, greeting) = introduction(pooled);
-        let seats = Arc::new(Seats::default());
+        let connector =
+            || Connector::new(settings.clone(), clock.clone(), pooled).greeting(greeting.clone());
+        let waiters = Arc::new(Waiters::default());
         let store = Arc::new(Self {
-            claims: Wire::new(settings.clone(), pooled).greeting(greeting.clone()),
-            shortcut: shortcut::Shortcut::default(),
-            rest: Wire::new(settings.clone(), pooled).greeting(greeting),
-            listener: Listener::new(settings.clone(), client, seats.clone(), pooled),
-            beats: beats::Beats::default(),
+            claims: connector(),
+            shortcut: Shortcut::default(),
+            rest: connector(),
+            client,
+            listener: Listener::new(settings.clone(), client, waiters.clone(), pooled),
+            waiters,
+            heartbeats: Heartbeats::default(),
+            pooled,
+            sweeping: Mutex::default(),
             settings,
             clock,
-            client,
-            seats,
-            pooled,
-            sweeping: parking_lot::Mutex::default(),
         });
         store.claims.adopt(first).await?;
         store.rest.adopt(second).await?;
         *store.sweeping.lock() = Some(tokio::spawn(sweep(Arc::downgrade(&store))));
         Ok(store)
-    }
-
-    fn grant(token: i64, proved: i64, term: i64) -> Grant {
-        let at = Moment::from_nanos(u64::try_from(proved).unwrap_or(0));
-        let valid_for = Duration::from_micros(u64::try_from(term).unwrap_or(0));
-        Grant { token: Token::new(token as u64), proof: Proof { at, valid_for } }
     }
 }
 
@@ -133,7 +128,7 @@ async fn sweep(store: Weak<LeaseStore>) {
         pause = SWEEP_EVERY;
         let session = {
             let Some(store) = store.upgrade() else { return };
-            store.seats.forget_abandoned(store.clock.now());
+            store.waiters.forget_abandoned(store.clock.now());
             // Nobody connects just to sweep.
             store.rest.present()
         };
@@ -149,12 +144,12 @@ async fn sweep(store: Weak<LeaseStore>) {
 async fn sweep_all(session: &Session) -> Result<()> {
     let (mut after, mut seen) = (String::new(), None::<i64>);
     loop {
-        let page = session.row(&verbs::SWEEP_PAGE, &[&after, &seen]).await?;
+        let page = session.row(&SWEEP_PAGE, &[&after, &seen]).await?;
         let Some(last) = page.get::<_, Option<String>>(0) else { break };
         (after, seen) = (last, page.get(1));
         tokio::time::sleep(BETWEEN_PAGES).await;
     }
-    session.rows(&verbs::SWEEP, &[]).await.map(drop)
+    session.rows(&SWEEP, &[]).await.map(drop)
 }
 
 impl fmt::Debug for LeaseStore {
@@ -168,93 +163,5 @@ impl Drop for LeaseStore {
         if let Some(sweeping) = self.sweeping.lock().take() {
             sweeping.abort();
         }
-    }
-}
-
-/// A duration as the tables keep it.
-fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
-}
-
-/// A moment of this client as the tables keep it.
-fn nanos(moment: Moment) -> i64 {
-    i64::try_from(moment.as_nanos()).unwrap_or(i64::MAX)
-}
-
-impl Backend for LeaseStore {
-    fn guarantees(&self) -> &Guarantees {
-        &GUARANTEES
-    }
-
-    fn limits(&self) -> Limits {
-        Limits::new(256, 2).in_halves()
-    }
-
-    fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
-        let lock = only(&claims, |claim| &claim.name);
-        reply(Operation::Acquire, lock, self.claim(claims))
-    }
-
-    fn wait(self: Arc<Self>, claim: Claim) -> Reply<Turn> {
-        reply(Operation::Wait, Some(claim.name.clone()), self.wait_in_line(claim))
-    }
-
-    fn leave(self: Arc<Self>, claim: Claim) -> Reply<()> {
-        reply(
-            Operation::Leave,
-            Some(claim.name.clone()),
-            async move { self.leave_line(&claim).await },
-        )
-    }
-
-    fn settle(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Option<Grant>>> {
-        let lock = only(&claims, |claim| &claim.name);
-        reply(Operation::Settle, lock, async move { self.settle_claims(claims).await })
-    }
-
-    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Renewal>> {
-        let lock = only(&holds, |hold| &hold.name);
-        reply(Operation::Renew, lock, async move { self.renew_holds(holds).await })
-    }
-
-    fn release(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Release>> {
-        let lock = only(&holds, |hold| &hold.name);
-        reply(Operation::Release, lock, self.release_holds(holds))
-    }
-
-    fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
-        reply(Operation::Inspect, Some(name.clone()), async move {
-            let session = self.rest.session().await?;
-            inspect::inspect(&session, &name).await
-        })
-    }
-
-    fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
-        reply(Operation::List, None, async move {
-            let session = self.rest.session().await?;
-            inspect::list(&session, &prefix).await
-        })
-    }
-
-    fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>> {
-        reply(Operation::ForceRelease, Some(name.clone()), async move {
-            let session = self.rest.session().await?;
-            let (lock, by, reason) = (name.as_str(), &*forced.by, &*forced.reason);
-            let row = session.row(&verbs::FORCE, &[&lock, &by, &reason]).await?;
-            Ok(row.get::<_, Option<i64>>(0).map(|token| Token::new(token as u64)))
-        })
-    }
-
-    fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
-        reply(Operation::Examine, None, async move {
-            let session = self.rest.session().await?;
-            let mut findings = examine::server(&session).await?;
-            findings.push(examine::listening(self.pooled, self.settings.listen.is_some()));
-            Ok(findings)
-        })
-    }
-
-    fn hint(self: Arc<Self>) -> Reply<Hint> {
-        Box::pin(async move { Ok(Hint::Lease(self.seats.next_forced().await)) })
     }
 }

@@ -4,10 +4,9 @@
 //! on one database have the same. The *revision* is that of what the functions do inside; a
 //! program brings an older one up to date, and gets on with a newer one.
 
-use tokio_postgres::types::FromSql;
+use tokio_postgres::types::FromSqlOwned;
 
-use super::error::explain;
-use super::wire::Session;
+use super::connection::Session;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The version of [`SCHEMA`].
@@ -21,15 +20,15 @@ const REVISION: i32 = 8;
 const UNTOLD: i32 = 1;
 
 const FUNCTIONS: &str =
-    concat!(include_str!("schema/sweep.sql"), "\n", include_str!("schema/functions.sql"));
+    concat!(include_str!("sql/sweep.sql"), "\n", include_str!("sql/functions.sql"));
 
 /// What has to be there, as SQL that can be run by hand. Running it again changes nothing.
 pub const SCHEMA: &str = concat!(
-    include_str!("schema/tables.sql"),
+    include_str!("sql/tables.sql"),
     "\n",
-    include_str!("schema/sweep.sql"),
+    include_str!("sql/sweep.sql"),
     "\n",
-    include_str!("schema/functions.sql")
+    include_str!("sql/functions.sql")
 );
 
 /// Two clients that come first at once must not create it twice, and an older one must not
@@ -46,23 +45,18 @@ pub(super) async fn ensure(session: &Session) -> Result<()> {
         return Ok(());
     }
     let made = async {
-        run(session, ALONE).await?;
+        session.run(ALONE).await?;
         // Perhaps another was here meanwhile.
         if let Some(missing) = missing(session).await? {
-            run(session, missing).await?;
+            session.run(missing).await?;
         }
-        run(session, "commit").await
+        session.run("commit").await
     };
     let made = made.await;
     if made.is_err() {
-        let _ = session.client.batch_execute("rollback").await;
+        let _ = session.run("rollback").await;
     }
     made
-}
-
-async fn run(session: &Session, sql: &str) -> Result<()> {
-    let ran = session.client.batch_execute(sql).await;
-    ran.map_err(|error| explain(error, &session.place))
 }
 
 /// What has to be run, if anything.
@@ -100,13 +94,8 @@ async fn revision(session: &Session) -> Result<i32> {
 }
 
 /// The one value that this asks for, if there is one.
-async fn ask<T>(session: &Session, sql: &str) -> Result<Option<T>>
-where
-    T: for<'a> FromSql<'a>,
-{
-    let asked = session.client.query_typed(sql, &[]).await;
-    let rows = asked.map_err(|error| explain(error, &session.place))?;
-    Ok(rows.first().and_then(|row| row.get(0)))
+async fn ask<T: FromSqlOwned>(session: &Session, sql: &str) -> Result<Option<T>> {
+    Ok(session.ask(sql).await?.and_then(|row| row.get(0)))
 }
 
 #[cfg(test)]

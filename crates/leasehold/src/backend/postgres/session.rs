@@ -14,9 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use self::lifeline::Lifeline;
 use self::table::{Since, Table};
+use super::connection::Session;
+use super::connector::{self, Connector};
 use super::url::Settings;
-use super::wire::{Session, Wire};
-use super::{STORE, examine, only, pooler, reply, schema};
+use super::{STORE, examine, only, reply, schema};
 use crate::backend::{
     Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Release, Renewal, Reply, Turn,
     Verdict,
@@ -36,7 +37,6 @@ mod hold;
 mod insist;
 mod inspect;
 mod janitor;
-pub(super) mod key;
 mod lifeline;
 mod table;
 mod verbs;
@@ -68,7 +68,7 @@ pub(super) struct SessionStore {
     shared: Mutex<Option<Arc<Lifeline>>>,
     connecting: tokio::sync::Mutex<()>,
     /// For looking, which must not delay a lock.
-    aside: Wire,
+    aside: Connector,
     /// Rung when there is something to look after.
     work: Notify,
     ended: Notify,
@@ -81,7 +81,7 @@ impl SessionStore {
     pub(super) async fn open(settings: Arc<Settings>, clock: Clock) -> Result<Arc<Self>> {
         let first = Session::connect(&settings, &settings.config, None, true).await?;
         let second = Session::connect(&settings, &settings.config, None, true).await?;
-        if pooler::between(&first, &second).await? {
+        if connector::are_pooled(&first, &second).await? {
             let message = "a transaction pooler (pgbouncer, say) is between this program and the \
                            server: session locks would be another's by the next statement. \
                            Connect to the server itself or to a pool in session mode, or use \
@@ -92,7 +92,7 @@ impl SessionStore {
         schema::ensure(&first).await?;
         let line = Lifeline::on(first, clock.clone()).await?;
         let store = Arc::new(Self {
-            aside: Wire::new(settings.clone(), false),
+            aside: Connector::new(settings.clone(), clock.clone(), false),
             settings,
             clock,
             table: Mutex::default(),

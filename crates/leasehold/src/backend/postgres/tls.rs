@@ -35,7 +35,9 @@ pub(super) fn connector(
     let provider = Arc::new(ring::default_provider());
     let verifier: Arc<dyn ServerCertVerifier> = match verification {
         // As libpq does: with a root certificate, `require` verifies the chain.
-        Verification::None if roots.is_none() => Arc::new(Lenient::new(provider.clone(), None)),
+        Verification::None if roots.is_none() => {
+            Arc::new(Lenient { provider: provider.clone(), chain: None })
+        }
         verification => {
             let checked = WebPkiServerVerifier::builder_with_provider(
                 Arc::new(known(roots)?),
@@ -44,7 +46,7 @@ pub(super) fn connector(
             let checked = checked.build().map_err(unusable)?;
             match verification {
                 Verification::Full => checked,
-                _ => Arc::new(Lenient::new(provider.clone(), Some(checked))),
+                _ => Arc::new(Lenient { provider: provider.clone(), chain: Some(checked) }),
             }
         }
     };
@@ -87,12 +89,6 @@ fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> Error {
 struct Lenient {
     provider: Arc<CryptoProvider>,
     chain: Option<Arc<WebPkiServerVerifier>>,
-}
-
-impl Lenient {
-    fn new(provider: Arc<CryptoProvider>, chain: Option<Arc<WebPkiServerVerifier>>) -> Self {
-        Self { provider, chain }
-    }
 }
 
 impl ServerCertVerifier for Lenient {

@@ -5,8 +5,8 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::STORE;
 use super::error::explain;
-use super::session::key::Key;
-use crate::error::{Operation, Result};
+use super::key::Key;
+use crate::error::{Error, Operation, Result};
 use crate::name::Name;
 
 /// Takes the lock until the transaction ends, by commit or rollback; waits for it if need be,
@@ -58,18 +58,7 @@ pub async fn acquire_in_transaction(
     transaction: &Transaction<'_>,
     name: impl AsRef<str>,
 ) -> Result<()> {
-    let name = Name::new(name)?;
-    match key_of(&name)? {
-        Key::One(key) => {
-            let sql = "select pg_advisory_xact_lock($1)::text";
-            ask(transaction, &name, sql, &[(&key, Type::INT8)]).await
-        }
-        Key::Two(first, second) => {
-            let sql = "select pg_advisory_xact_lock($1, $2)::text";
-            ask(transaction, &name, sql, &[(&first, Type::INT4), (&second, Type::INT4)]).await
-        }
-    }
-    .map(drop)
+    ask(transaction, "pg_advisory_xact_lock", name.as_ref()).await.map(drop)
 }
 
 /// Takes the lock until the transaction ends, if it is free: whether it was.
@@ -87,33 +76,21 @@ pub async fn try_acquire_in_transaction(
     transaction: &Transaction<'_>,
     name: impl AsRef<str>,
 ) -> Result<bool> {
+    let answer = ask(transaction, "pg_try_advisory_xact_lock", name.as_ref()).await?;
+    Ok(answer.as_deref() == Some("true"))
+}
+
+/// What this function of the server says of the lock's key.
+async fn ask(transaction: &Transaction<'_>, function: &str, name: &str) -> Result<Option<String>> {
     let name = Name::new(name)?;
-    let said = match key_of(&name)? {
-        Key::One(key) => {
-            let sql = "select pg_try_advisory_xact_lock($1)::text";
-            ask(transaction, &name, sql, &[(&key, Type::INT8)]).await
-        }
-        Key::Two(first, second) => {
-            let sql = "select pg_try_advisory_xact_lock($1, $2)::text";
-            ask(transaction, &name, sql, &[(&first, Type::INT4), (&second, Type::INT4)]).await
-        }
+    let about = |error: Error| error.on_store(STORE).during(Operation::Acquire, Some(&name));
+    let key = Key::of(&name).map_err(about)?;
+    let (places, parameters): (_, Vec<(&(dyn ToSql + Sync), Type)>) = match &key {
+        Key::One(key) => ("$1", vec![(key, Type::INT8)]),
+        Key::Two(first, second) => ("$1, $2", vec![(first, Type::INT4), (second, Type::INT4)]),
     };
-    said.map(|said| said.as_deref() == Some("true"))
-}
-
-fn key_of(name: &Name) -> Result<Key> {
-    Key::of(name).map_err(|error| error.on_store(STORE).during(Operation::Acquire, Some(name)))
-}
-
-async fn ask(
-    transaction: &Transaction<'_>,
-    name: &Name,
-    sql: &str,
-    parameters: &[(&(dyn ToSql + Sync), Type)],
-) -> Result<Option<String>> {
-    let asked = transaction.query_typed(sql, parameters).await;
-    let rows = asked.map_err(|error| {
-        explain(error, "the server").on_store(STORE).during(Operation::Acquire, Some(name))
-    })?;
+    let sql = format!("select {function}({places})::text");
+    let asked = transaction.query_typed(&sql, &parameters).await;
+    let rows = asked.map_err(|error| about(explain(error, "the server")))?;
     Ok(rows.first().and_then(|row| row.get(0)))
 }

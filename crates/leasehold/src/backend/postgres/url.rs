@@ -6,17 +6,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio_postgres::Config;
+use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 use url::Url;
 
 use super::tls::{self, Verification};
 use crate::backend::kit::url::{check_encoded, decode};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// How locks are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Mode {
     /// As rows of a table.
+    #[default]
     Lease,
     /// As advisory locks of a session.
     Session,
@@ -30,8 +32,8 @@ pub(super) struct Settings {
     /// Where the server is, for people.
     pub(super) place: String,
     pub(super) connect_timeout: Duration,
-    /// Where to listen, when the rest goes through a pooler.
-    pub(super) listen: Option<(String, u16)>,
+    /// The same database at the address to listen at, when the rest goes through a pooler.
+    pub(super) listen: Option<Config>,
     /// A force-release may end a session that holds other locks as well.
     pub(super) force_sessions: bool,
 }
@@ -45,8 +47,9 @@ impl Settings {
         let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
         check_encoded(rest)?;
         // The parser's own errors do not repeat the text, which may hold a password.
-        let url = Url::parse(text)
-            .map_err(|error| invalid(format!("this is no URL of a PostgreSQL server: {error}")))?;
+        let url = Url::parse(text).map_err(|error| {
+            Error::invalid(format!("this is no URL of a PostgreSQL server: {error}"))
+        })?;
         let mut config = Config::new();
         let user = decode(url.username(), "user")?;
         if !user.is_empty() {
@@ -72,44 +75,37 @@ impl Settings {
             _ => "localhost".to_owned(),
         };
         let port = url.port().unwrap_or(5432);
-        config.host(&host).port(port);
         config.application_name(options.application_name.as_deref().unwrap_or("leasehold"));
-        config.connect_timeout(options.connect_timeout);
+        let connect_timeout = options.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
+        config.connect_timeout(connect_timeout);
         // So that a server that vanished is noticed, and not only when the kernel gives up.
         config.keepalives_idle(Duration::from_secs(5)).keepalives_interval(Duration::from_secs(2));
         config.keepalives_retries(3).tcp_user_timeout(Duration::from_secs(12));
-        config.ssl_mode(options.sslmode.mode);
-        let tls = tls::connector(options.sslmode.verification, options.sslrootcert.as_deref())?;
+        let (ssl, verification) = options.ssl.unwrap_or((SslMode::Prefer, Verification::None));
+        config.ssl_mode(ssl);
+        let tls = tls::connector(verification, options.sslrootcert.as_deref())?;
+        let listen = options.listen.map(|(host, port)| {
+            let mut elsewhere = config.clone();
+            elsewhere.host(host).port(port);
+            elsewhere
+        });
+        config.host(&host).port(port);
         let place = format!("{host}:{port}/{database}");
-        let Options { mode, connect_timeout, listen, force_sessions, .. } = options;
+        let Options { mode, force_sessions, .. } = options;
         Ok(Self { mode, config, tls, place, connect_timeout, listen, force_sessions })
     }
 }
 
+#[derive(Default)]
 struct Options {
     mode: Mode,
-    sslmode: SslMode,
+    ssl: Option<(SslMode, Verification)>,
     sslrootcert: Option<PathBuf>,
-    connect_timeout: Duration,
+    connect_timeout: Option<Duration>,
     application_name: Option<String>,
     host: Option<String>,
     listen: Option<(String, u16)>,
     force_sessions: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            mode: Mode::Lease,
-            sslmode: SslMode::PREFER,
-            sslrootcert: None,
-            connect_timeout: CONNECT_TIMEOUT,
-            application_name: None,
-            host: None,
-            listen: None,
-            force_sessions: false,
-        }
-    }
 }
 
 impl Options {
@@ -119,68 +115,46 @@ impl Options {
                 self.mode = match value {
                     "lease" => Mode::Lease,
                     "session" => Mode::Session,
-                    _ => return Err(invalid("mode is lease (default) or session")),
+                    _ => return Err(Error::invalid("mode is lease (default) or session")),
                 }
             }
             "sslmode" => {
-                self.sslmode = SslMode::named(value).ok_or_else(|| {
-                    invalid(
-                        "sslmode is disable, prefer (default), require, verify-ca or verify-full",
-                    )
-                })?;
+                // As libpq names and means them.
+                self.ssl = Some(match value {
+                    "disable" => (SslMode::Disable, Verification::None),
+                    "prefer" => (SslMode::Prefer, Verification::None),
+                    "require" => (SslMode::Require, Verification::None),
+                    "verify-ca" => (SslMode::Require, Verification::Chain),
+                    "verify-full" => (SslMode::Require, Verification::Full),
+                    _ => {
+                        let message = "sslmode is disable, prefer (default), require, verify-ca \
+                                       or verify-full";
+                        return Err(Error::invalid(message));
+                    }
+                });
             }
             "sslrootcert" => self.sslrootcert = Some(value.into()),
             "connect_timeout" => {
                 let seconds = value.parse().ok().filter(|seconds| (1..=600).contains(seconds));
-                let seconds =
-                    seconds.ok_or_else(|| invalid("connect_timeout is 1 to 600 seconds"))?;
-                self.connect_timeout = Duration::from_secs(seconds);
+                let wrong = || Error::invalid("connect_timeout is 1 to 600 seconds");
+                self.connect_timeout = Some(Duration::from_secs(seconds.ok_or_else(wrong)?));
             }
             "application_name" => self.application_name = Some(value.to_owned()),
             "force" if value == "session" => self.force_sessions = true,
-            "force" => return Err(invalid("force can only be session")),
+            "force" => return Err(Error::invalid("force can only be session")),
             "host" => self.host = Some(value.to_owned()),
             "listen" => {
                 let (host, port) = value.rsplit_once(':').unwrap_or((value, "5432"));
-                let port = port.parse().map_err(|_| invalid("listen is HOST or HOST:PORT"))?;
-                self.listen = Some((host.to_owned(), port));
+                let wrong = |_| Error::invalid("listen is HOST or HOST:PORT");
+                self.listen = Some((host.to_owned(), port.parse().map_err(wrong)?));
             }
             _ => {
                 let message = format!("unknown option {key:?}; there are {OPTIONS}");
-                return Err(invalid(message));
+                return Err(Error::invalid(message));
             }
         }
         Ok(())
     }
-}
-
-#[derive(Clone, Copy)]
-struct SslMode {
-    mode: tokio_postgres::config::SslMode,
-    verification: Verification,
-}
-
-impl SslMode {
-    const PREFER: Self =
-        Self { mode: tokio_postgres::config::SslMode::Prefer, verification: Verification::None };
-
-    /// As libpq names and means them.
-    fn named(name: &str) -> Option<Self> {
-        use tokio_postgres::config::SslMode::{Disable, Require};
-        let (mode, verification) = match name {
-            "disable" => (Disable, Verification::None),
-            "prefer" => return Some(Self::PREFER),
-            "require" => (Require, Verification::None),
-            "verify-ca" => (Require, Verification::Chain),
-            "verify-full" => (Require, Verification::Full),
-            _ => return None,
-        };
-        Some(Self { mode, verification })
-    }
-}
-
-fn invalid(message: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Invalid, message)
 }
 
 impl fmt::Debug for Settings {
@@ -196,6 +170,7 @@ impl fmt::Debug for Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn a_password_shows_nowhere() {

@@ -2,83 +2,65 @@
 
 use std::sync::Arc;
 
-use super::claim::element;
-use super::{LeaseStore, micros, nanos, verbs};
-use crate::backend::{Hold, Proof, Release, Renewal};
+use tokio_postgres::types::ToSql;
+
+use super::super::connection::Session;
+use super::LeaseStore;
+use super::statements::{self, Column, answers, element, in_order, nanos};
+use crate::backend::kit::time::micros;
+use crate::backend::{Hint, Hold, Proof, Release, Renewal};
 use crate::error::Result;
 use crate::loss::{Forced, LossReason};
 
-impl LeaseStore {
-    pub(super) async fn renew_holds(&self, holds: Vec<Hold>) -> Result<Vec<Renewal>> {
-        let session = self.rest.session().await?;
-        let batch = Batch::of(&holds);
-        let ttls: Vec<i64> = batch.order.iter().map(|&at| micros(holds[at].ttl)).collect();
-        let at = self.clock.now();
-        let (names, owners, tokens) = (batch.names(), batch.owners(), &batch.tokens);
-        let sent = nanos(at);
-        let row = session.row(&verbs::RENEW, &[&names, &owners, tokens, &ttls, &sent]).await?;
-        let states: Option<Vec<Option<i16>>> = row.get(0);
-        let bys: Option<Vec<Option<String>>> = row.get(1);
-        let reasons: Option<Vec<Option<String>>> = row.get(2);
-        batch.answers(|place, hold| {
-            let state = if states.is_none() { Some(0) } else { element(&states, place) };
-            match state {
-                Some(0) => Renewal::Renewed(Proof { at, valid_for: hold.ttl }),
-                Some(2) => Renewal::NotYours(LossReason::Taken),
-                Some(3) => {
-                    let by = element(&bys, place).unwrap_or_default();
-                    let reason = element(&reasons, place).unwrap_or_default();
-                    Renewal::NotYours(LossReason::Forced(Forced::new(by, reason)))
-                }
-                _ => Renewal::NotYours(LossReason::Expired),
+pub(super) async fn renew(store: Arc<LeaseStore>, holds: Vec<Hold>) -> Result<Vec<Renewal>> {
+    let session = store.rest.session().await?;
+    let order = in_order(&holds, |hold| &hold.name);
+    let (names, owners, tokens) = columns(&order);
+    let ttls: Vec<i64> = order.iter().map(|(_, hold)| micros(hold.ttl)).collect();
+    let at = store.clock.now();
+    let parameters: [&(dyn ToSql + Sync); 5] = [&names, &owners, &tokens, &ttls, &nanos(at)];
+    let row = session.row(&statements::RENEW, &parameters).await?;
+    let states: Column<i16> = row.get(0);
+    let (bys, reasons): (Column<&str>, Column<&str>) = (row.get(1), row.get(2));
+    Ok(answers(&order, |place, hold| {
+        match if states.is_none() { Some(0) } else { element(&states, place) } {
+            Some(0) => Renewal::Renewed(Proof { at, valid_for: hold.ttl }),
+            Some(2) => Renewal::NotYours(LossReason::Taken),
+            Some(3) => {
+                let by = element(&bys, place).unwrap_or_default();
+                let reason = element(&reasons, place).unwrap_or_default();
+                Renewal::NotYours(LossReason::Forced(Forced::new(by, reason)))
             }
-        })
-    }
-
-    pub(super) async fn release_holds(self: Arc<Self>, holds: Vec<Hold>) -> Result<Vec<Release>> {
-        let session = self.rest.session().await?;
-        let batch = Batch::of(&holds);
-        let (names, owners, tokens) = (batch.names(), batch.owners(), &batch.tokens);
-        let row = session.row(&verbs::RELEASE, &[&names, &owners, tokens]).await?;
-        let released: Option<Vec<Option<bool>>> = row.get(0);
-        batch.answers(|place, _| match &released {
-            Some(_) if element(&released, place) != Some(true) => Release::NotHeld,
-            _ => Release::Released,
-        })
-    }
-}
-
-/// Holds in the order of their names, in which the server locks its rows.
-struct Batch<'a> {
-    holds: &'a [Hold],
-    order: Vec<usize>,
-    owners: Vec<[u8; 16]>,
-    tokens: Vec<i64>,
-}
-
-impl<'a> Batch<'a> {
-    fn of(holds: &'a [Hold]) -> Self {
-        let mut order: Vec<usize> = (0..holds.len()).collect();
-        order.sort_unstable_by(|&a, &b| holds[a].name.cmp(&holds[b].name));
-        let owners = order.iter().map(|&at| holds[at].owner.to_bytes()).collect();
-        let tokens = order.iter().map(|&at| holds[at].token.get() as i64).collect();
-        Self { holds, order, owners, tokens }
-    }
-
-    fn names(&self) -> Vec<&str> {
-        self.order.iter().map(|&at| self.holds[at].name.as_str()).collect()
-    }
-
-    fn owners(&self) -> Vec<&[u8]> {
-        self.owners.iter().map(|owner| &owner[..]).collect()
-    }
-
-    /// One answer for each hold, in the order in which they were asked about.
-    fn answers<T: Clone>(&self, answer: impl Fn(usize, &Hold) -> T) -> Result<Vec<T>> {
-        let mut answers = vec![None; self.holds.len()];
-        for (place, &at) in self.order.iter().enumerate() {
-            answers[at] = Some(answer(place, &self.holds[at]));
+            _ => Renewal::NotYours(LossReason::Expired),
         }
-        Ok(answers.into_iter().flatten().collect())
-    }
+    }))
+}
+
+pub(super) async fn release(store: Arc<LeaseStore>, holds: Vec<Hold>) -> Result<Vec<Release>> {
+    give_back(&*store.rest.session().await?, &holds).await
+}
+
+/// Gives these back by this session.
+pub(super) async fn give_back(session: &Session, holds: &[Hold]) -> Result<Vec<Release>> {
+    let order = in_order(holds, |hold| &hold.name);
+    let (names, owners, tokens) = columns(&order);
+    let row = session.row(&statements::RELEASE, &[&names, &owners, &tokens]).await?;
+    let released: Column<bool> = row.get(0);
+    Ok(answers(&order, |place, _| match element(&released, place) {
+        Some(true) => Release::Released,
+        _ if released.is_none() => Release::Released,
+        _ => Release::NotHeld,
+    }))
+}
+
+pub(super) async fn hint(store: Arc<LeaseStore>) -> Result<Hint> {
+    Ok(store.waiters.hints.next().await)
+}
+
+/// Their names, owners and tokens.
+fn columns<'a>(holds: &[(usize, &'a Hold)]) -> (Vec<&'a str>, Vec<Vec<u8>>, Vec<i64>) {
+    let column = |(_, hold): &(usize, &'a Hold)| {
+        (hold.name.as_str(), hold.owner.to_bytes().to_vec(), hold.token.get() as i64)
+    };
+    holds.iter().map(column).collect()
 }

@@ -1,5 +1,5 @@
 //! The connection that listens for all waiters of a client. It is made when somebody waits
-//! for the first time, and made anew when it broke.
+//! for the first time, and made again when it broke.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,11 +9,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_postgres::Config;
 
-use super::super::error::explain;
+use super::super::connection::Session;
 use super::super::url::Settings;
-use super::super::wire::Session;
-use super::LeaseStore;
-use super::seats::Seats;
+use super::statements::grant;
+use super::waiters::Waiters;
+use crate::backend::Hint;
 use crate::error::Result;
 use crate::owner::Owner;
 
@@ -26,7 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 pub(super) struct Listener {
     settings: Arc<Settings>,
     client: i64,
-    seats: Arc<Seats>,
+    waiters: Arc<Waiters>,
     /// `None` where a pooler is in the way, and no address without one is known.
     config: Option<Config>,
     running: Mutex<Option<JoinHandle<()>>>,
@@ -36,34 +36,31 @@ impl Listener {
     pub(super) fn new(
         settings: Arc<Settings>,
         client: i64,
-        seats: Arc<Seats>,
+        waiters: Arc<Waiters>,
         pooled: bool,
     ) -> Self {
-        let mut config = Some(settings.config.clone()).filter(|_| !pooled);
-        if let Some((host, port)) = &settings.listen {
-            config = Some(elsewhere(&settings.config, host, *port));
-        }
-        Self { settings, client, seats, config, running: Mutex::default() }
+        let direct = (!pooled).then(|| settings.config.clone());
+        let config = settings.listen.clone().or(direct);
+        Self { settings, client, waiters, config, running: Mutex::default() }
     }
 
     /// Begins to listen, if it does not already.
     pub(super) async fn start(&self) {
         let Some(config) = &self.config else { return };
-        if self.seats.is_listening() {
+        if self.waiters.is_listening() {
             return;
         }
         {
             let mut running = self.running.lock();
-            if running.as_ref().is_none_or(JoinHandle::is_finished) {
-                let (settings, config) = (self.settings.clone(), config.clone());
-                let listening = listen(settings, config, self.client, self.seats.clone());
-                *running = Some(tokio::spawn(listening));
-            } else {
+            if running.as_ref().is_some_and(|running| !running.is_finished()) {
                 return;
             }
+            let (settings, config) = (self.settings.clone(), config.clone());
+            let listening = listen(settings, config, self.client, self.waiters.clone());
+            *running = Some(tokio::spawn(listening));
         }
         let up = async {
-            while !self.seats.is_listening() {
+            while !self.waiters.is_listening() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -79,13 +76,13 @@ impl Drop for Listener {
     }
 }
 
-async fn listen(settings: Arc<Settings>, config: Config, client: i64, seats: Arc<Seats>) {
+async fn listen(settings: Arc<Settings>, config: Config, client: i64, waiters: Arc<Waiters>) {
     let mut pause = SHORTEST_PAUSE;
     loop {
-        if let Err(error) = listen_once(&settings, &config, client, &seats, &mut pause).await {
+        if let Err(error) = listen_once(&settings, &config, client, &waiters, &mut pause).await {
             tracing::debug!(%error, "cannot listen; waiters look now and then");
         }
-        seats.deaf();
+        waiters.set_listening(false);
         tokio::time::sleep(pause).await;
         pause = LONGEST_PAUSE.min(pause * 2);
     }
@@ -95,54 +92,31 @@ async fn listen_once(
     settings: &Settings,
     config: &Config,
     client: i64,
-    seats: &Seats,
+    waiters: &Waiters,
     pause: &mut Duration,
 ) -> Result<()> {
     let (sender, mut notifications) = mpsc::unbounded_channel();
     let session = Session::connect(settings, config, Some(sender), false).await?;
-    let listen = format!("listen \"leasehold_{client}\"");
-    let listening = session.client.batch_execute(&listen).await;
-    listening.map_err(|error| explain(error, &session.place))?;
+    session.run(&format!("listen \"leasehold_{client}\"")).await?;
     *pause = SHORTEST_PAUSE;
-    seats.listening();
-    while let Some(told) = notifications.recv().await {
-        hear(seats, told.payload());
+    waiters.set_listening(true);
+    while let Some(notification) = notifications.recv().await {
+        hear(waiters, notification.payload());
     }
     Ok(())
 }
 
 /// What the server says: `granted OWNER TOKEN PROVED TERM`, or `forced OWNER`.
-fn hear(seats: &Seats, payload: &str) -> Option<()> {
+fn hear(waiters: &Waiters, payload: &str) -> Option<()> {
     let mut words = payload.split(' ');
-    let (verb, owner) = (words.next()?, words.next()?.parse::<Owner>().ok()?);
-    match verb {
+    let (news, owner) = (words.next()?, words.next()?.parse::<Owner>().ok()?);
+    match news {
         "granted" => {
             let mut number = || words.next()?.parse::<i64>().ok();
-            let (token, proved, term) = (number()?, number()?, number()?);
-            seats.granted(owner, LeaseStore::grant(token, proved, term));
+            waiters.granted(owner, grant(number()?, number()?, number()?));
         }
-        "forced" => seats.forced(owner),
+        "forced" => waiters.hints.announce(Hint::Lease(owner)),
         _ => {}
     }
     Some(())
-}
-
-/// The same database, reached at another address.
-fn elsewhere(config: &Config, host: &str, port: u16) -> Config {
-    let mut other = Config::new();
-    other.host(host).port(port).ssl_mode(config.get_ssl_mode());
-    if let Some(user) = config.get_user() {
-        other.user(user);
-    }
-    if let Some(password) = config.get_password() {
-        other.password(password);
-    }
-    if let Some(database) = config.get_dbname() {
-        other.dbname(database);
-    }
-    if let Some(timeout) = config.get_connect_timeout() {
-        other.connect_timeout(*timeout);
-    }
-    other.application_name("leasehold");
-    other
 }

@@ -4,10 +4,10 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::wire::odd_answer;
+use super::super::connection::odd_answer;
+use super::super::key::Key;
 use super::asking::UnderWay;
 use super::insist::insist;
-use super::key::Key;
 use super::lifeline::Lifeline;
 use super::table::{Held, Table};
 use super::{SessionStore, verbs};

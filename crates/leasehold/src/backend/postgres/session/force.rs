@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::key::Key;
+use super::super::key::Key;
 use super::{SessionStore, verbs};
 use crate::error::{Error, ErrorKind, Result};
 use crate::loss::Forced;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use super::super::key::{Key, shown};
 use super::claim::unlock_surely;
 use super::insist::{Insist, insist};
-use super::key::{Key, shown};
 use super::lifeline::Lifeline;
 use super::table::Held;
 use super::{SessionStore, verbs};

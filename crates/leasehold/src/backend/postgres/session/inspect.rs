@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use tokio_postgres::Row;
 
-use super::key::Key;
+use super::super::key::Key;
 use super::{SessionStore, verbs};
+use crate::backend::kit::time::at as wall;
 use crate::backend::{ForcedInfo, LeaseInfo, LockInfo};
 use crate::error::Result;
 use crate::holder::{HeldBy, Holder};
@@ -15,8 +16,6 @@ use crate::loss::Forced;
 use crate::name::Name;
 use crate::owner::Owner;
 use crate::token::Token;
-
-use super::super::lease::wall;
 
 /// How long to wait for a holder of ours to say who it is: it does so a moment after.
 const PATIENCE: Duration = Duration::from_secs(1);

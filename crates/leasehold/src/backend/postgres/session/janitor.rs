@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::super::owners::OwnerMap;
-use super::key::{Key, shown};
+use super::super::key::{Key, shown};
 use super::lifeline::Lifeline;
 use super::table::{Held, Waiting};
 use super::{SessionStore, hold, verbs};
 use crate::backend::Claim;
+use crate::backend::kit::owner_map::OwnerMap;
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::owner::Owner;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::super::connection::Session;
 use super::super::error::explain;
 use super::super::url::Settings;
-use super::super::wire::Session;
 use super::verbs;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};

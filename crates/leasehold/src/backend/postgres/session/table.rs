@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use tokio_util::sync::CancellationToken;
 
-use super::super::owners::OwnerMap;
+use super::super::key::Key;
 use super::asking::Asking;
-use super::key::Key;
 use super::lifeline::Lifeline;
+use crate::backend::kit::owner_map::OwnerMap;
 use crate::backend::{Claim, Grant, Hold, LeaseInfo, Proof};
 use crate::clock::Moment;
 use crate::detach::DetachOnDrop;

@@ -2,7 +2,7 @@
 
 use tokio_postgres::types::Type;
 
-use super::super::wire::Verb;
+use super::super::connection::Statement as Verb;
 
 /// Tries each key; then draws one token for all that were got. Each of them is held by then,
 /// so whoever gets one next draws later, and tokens need only rise lock by lock.

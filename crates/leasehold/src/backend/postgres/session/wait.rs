@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio_postgres::types::ToSql;
 use tokio_util::sync::CancellationToken;
 
+use super::super::key::Key;
 use super::super::url::Settings;
 use super::asking::UnderWay;
 use super::claim::{CROWDED_FOR, unlock};
-use super::key::Key;
 use super::lifeline::Lifeline;
 use super::table::{Held, Waiting};
 use super::{SessionStore, hold, verbs};

@@ -6,11 +6,11 @@ use crate::error::{Error, Result};
 use crate::name::Name;
 
 /// Names that begin so are advisory locks by their numbers.
-const PREFIX: &str = "pg:";
+pub(super) const PREFIX: &str = "pg:";
 
 /// An advisory lock: PostgreSQL has two kinds, which never meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(in super::super) enum Key {
+pub(super) enum Key {
     /// `pg_advisory_lock(key)`.
     One(i64),
     /// `pg_advisory_lock(key1, key2)`.
@@ -26,7 +26,7 @@ impl Key {
     /// # Errors
     ///
     /// For `pg:` and something else: hashed, it would not exclude the lock that was meant.
-    pub(in super::super) fn of(name: &Name) -> Result<Self> {
+    pub(super) fn of(name: &Name) -> Result<Self> {
         if let Some(numbers) = name.as_str().strip_prefix(PREFIX) {
             return Self::exact(numbers).ok_or_else(|| {
                 let message = format!(
@@ -43,17 +43,6 @@ impl Key {
         Ok(Self::One(i64::from_be_bytes(first)))
     }
 
-    /// Refuses a name that stands for an advisory lock, where locks are something else.
-    pub(in super::super) fn refuse(name: &Name) -> Result<()> {
-        if !name.as_str().starts_with(PREFIX) {
-            return Ok(());
-        }
-        let message = "names that begin with pg: are advisory locks, and in mode=lease a lock is a \
-                       row that pg_advisory_lock knows nothing of; connect with mode=session, or \
-                       choose another name";
-        Err(Error::invalid(message))
-    }
-
     fn exact(numbers: &str) -> Option<Self> {
         match numbers.split_once(',') {
             Some((first, second)) => Some(Self::Two(half(first)?, half(second)?)),
@@ -62,7 +51,7 @@ impl Key {
     }
 
     /// As `pg_locks` shows it: classid, objid, objsubid.
-    pub(in super::super) fn shown(self) -> (i64, i64, i16) {
+    pub(super) fn shown(self) -> (i64, i64, i16) {
         match self {
             Self::One(key) => (i64::from((key >> 32) as u32), i64::from(key as u32), 1),
             Self::Two(first, second) => (i64::from(first as u32), i64::from(second as u32), 2),
@@ -70,7 +59,7 @@ impl Key {
     }
 
     /// The key that `pg_locks` shows so.
-    pub(in super::super) fn from_shown(high: i64, low: i64, form: i16) -> Self {
+    pub(super) fn from_shown(high: i64, low: i64, form: i16) -> Self {
         match form {
             1 => Self::One(high << 32 | low),
             _ => Self::Two(high as u32 as i32, low as u32 as i32),
@@ -91,14 +80,7 @@ fn half(text: &str) -> Option<i32> {
 
 /// These keys as `pg_locks` shows them: classid, objid and objsubid of each.
 pub(super) fn shown(keys: impl Iterator<Item = Key>) -> (Vec<i64>, Vec<i64>, Vec<i16>) {
-    let (mut high, mut low, mut form) = (Vec::new(), Vec::new(), Vec::new());
-    for key in keys {
-        let shown = key.shown();
-        high.push(shown.0);
-        low.push(shown.1);
-        form.push(shown.2);
-    }
-    (high, low, form)
+    keys.map(Key::shown).collect()
 }
 
 impl std::fmt::Display for Key {
