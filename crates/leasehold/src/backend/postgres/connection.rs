@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use tokio::sync::{OnceCell, mpsc, watch};
+use tokio::sync::{OnceCell, mpsc};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::TlsStream;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Notification, Row, Socket};
+use tokio_util::sync::CancellationToken;
 
 use super::error::{explain, not_connected, standby};
 use super::url::Settings;
@@ -71,7 +72,8 @@ pub(super) struct Session {
     pub(super) version: i32,
     prepared: [OnceCell<tokio_postgres::Statement>; STATEMENTS],
     by_name: bool,
-    ended: watch::Receiver<bool>,
+    /// Cancelled when the connection has ended.
+    ended: CancellationToken,
     driver: tokio::task::JoinHandle<()>,
 }
 
@@ -91,10 +93,11 @@ impl Session {
             unreachable(format!("{place} did not answer within {} s", limit.as_secs()))
         })?;
         let (client, connection) = connected.map_err(|error| not_connected(error, &place))?;
-        let (over, ended) = watch::channel(false);
+        let ended = CancellationToken::new();
+        let over = ended.clone().drop_guard();
         let driver = tokio::spawn(async move {
+            let _over = over;
             drive(connection, notifications).await;
-            let _ = over.send(true);
         });
         let prepared = [const { OnceCell::const_new() }; STATEMENTS];
         let (backend, version, by_name) = (0, 0, !pooled);
@@ -158,22 +161,7 @@ impl Session {
 
     /// Completes when the connection has ended.
     pub(super) async fn ended(&self) {
-        // An error means that the driver is gone without a word: ended as well.
-        let _ = self.ended.clone().wait_for(|over| *over).await;
-    }
-
-    /// Asks for rows.
-    pub(super) async fn rows(
-        &self,
-        statement: &Statement,
-        parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Vec<Row>> {
-        let asked = match self.prepared(statement) {
-            Some(prepared) => self.client.query(prepared, parameters).await,
-            // What happens once must not make the future larger that each request moves.
-            None => Box::pin(self.rows_unprepared(statement, parameters)).await,
-        };
-        asked.map_err(|error| explain(error, &self.place))
+        self.ended.cancelled().await;
     }
 
     /// Asks for one row.
@@ -182,35 +170,32 @@ impl Session {
         statement: &Statement,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Row> {
-        let asked = match self.prepared(statement) {
-            Some(prepared) => self.first_row(prepared, parameters).await,
-            None => {
-                let asked = Box::pin(self.rows_unprepared(statement, parameters)).await;
-                asked.map(|mut rows| rows.pop())
-            }
-        };
-        asked.map_err(|error| explain(error, &self.place))?.ok_or_else(odd_answer)
+        self.rows(statement, parameters).await?.pop().ok_or_else(odd_answer)
     }
 
-    /// The first row of what a prepared statement gives.
-    async fn first_row(
+    /// Asks for rows.
+    pub(super) async fn rows(
+        &self,
+        statement: &Statement,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        let asked = match self.prepared[statement.number].get() {
+            Some(prepared) => self.rows_prepared(prepared, parameters).await,
+            // What happens once must not make the future larger that each request moves.
+            None => Box::pin(self.rows_unprepared(statement, parameters)).await,
+        };
+        asked.map_err(|error| explain(error, &self.place))
+    }
+
+    async fn rows_prepared(
         &self,
         prepared: &tokio_postgres::Statement,
         parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<Option<Row>, tokio_postgres::Error> {
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
         // Boxed: it has room for preparing one. With it inside, the futures of requests have more
         // than 1032 bytes, the most for which glibc keeps free ones at hand.
         let parameters = parameters.iter().map(|parameter| *parameter as &dyn ToSql);
-        let rows = Box::pin(self.client.query_raw(prepared, parameters)).await?;
-        let mut rows = std::pin::pin!(rows);
-        let first = rows.try_next().await?;
-        // To the end: what went wrong may come after the rows.
-        while rows.try_next().await?.is_some() {}
-        Ok(first)
-    }
-
-    fn prepared(&self, statement: &Statement) -> Option<&tokio_postgres::Statement> {
-        if self.by_name { self.prepared[statement.number].get() } else { None }
+        Box::pin(self.client.query_raw(prepared, parameters)).await?.try_collect().await
     }
 
     /// Asks for rows by a statement that is not prepared yet, or must not be.
@@ -223,7 +208,7 @@ impl Session {
         if self.by_name {
             let prepare = || self.client.prepare_typed(sql, types);
             let prepared = self.prepared[number].get_or_try_init(prepare).await?;
-            return self.client.query(prepared, parameters).await;
+            return self.rows_prepared(prepared, parameters).await;
         }
         // A pooler in front: a name would be another session's tomorrow.
         let typed: Vec<_> = parameters.iter().copied().zip(types.iter().cloned()).collect();

@@ -31,14 +31,13 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    pub(super) fn new(settings: Arc<Settings>, clock: Clock, pooled: bool) -> Self {
-        let session = Reconnect::new(clock, Duration::ZERO);
-        Self { settings, pooled, greeting: None, session }
-    }
-
-    /// The same, where each session begins with this statement.
-    pub(super) fn greeting(self, greeting: Option<String>) -> Self {
-        Self { greeting, ..self }
+    pub(super) fn new(
+        settings: Arc<Settings>,
+        clock: Clock,
+        pooled: bool,
+        greeting: Option<String>,
+    ) -> Self {
+        Self { settings, pooled, greeting, session: Reconnect::new(clock, Duration::ZERO) }
     }
 
     /// The session that is open just now.

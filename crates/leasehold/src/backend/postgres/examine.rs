@@ -20,7 +20,6 @@ pub(super) async fn server(session: &Session) -> Result<Vec<Finding>> {
     let row = session.ask(SETTINGS).await?.ok_or_else(odd_answer)?;
     let text = |at: usize| row.get::<_, Option<String>>(at).unwrap_or_default();
     let schema = schema::version(session).await?;
-    let replicas: (i64, i64) = (row.get(5), row.get(6));
     let mut findings = vec![
         Finding::fine(format!("PostgreSQL {} at {}, a primary", text(0), session.place)),
         Finding::fine(match schema {
@@ -29,9 +28,15 @@ pub(super) async fn server(session: &Session) -> Result<Vec<Finding>> {
         }),
         fsync(&text(1), &text(2)),
         commit(&text(3)),
-        standbys(replicas, &text(4), &text(3)),
+        standbys((row.get(5), row.get(6)), &text(4), &text(3)),
     ];
-    findings.extend(clock(row.get(7)));
+    let ahead: f64 = row.get(7);
+    if ahead.abs() > 5.0 {
+        findings.push(Finding::warning(
+            format!("the last token is {ahead:.0} s ahead of the database's clock"),
+            "its clock was set back: tokens go on rising, but look after the clock",
+        ));
+    }
     Ok(findings)
 }
 
@@ -75,25 +80,23 @@ pub(super) async fn tokens(session: &Session) -> Result<Finding> {
 }
 
 fn fsync(fsync: &str, full_page_writes: &str) -> Finding {
-    match (fsync, full_page_writes) {
-        ("on", "on") => Finding::fine("fsync and full_page_writes are on"),
-        _ => Finding::danger(
-            format!("fsync is {fsync}, full_page_writes is {full_page_writes}"),
-            "a crash of the machine can lose locks that are held, or the database: turn both on",
-        ),
+    if (fsync, full_page_writes) == ("on", "on") {
+        return Finding::fine("fsync and full_page_writes are on");
     }
+    Finding::danger(
+        format!("fsync is {fsync}, full_page_writes is {full_page_writes}"),
+        "a crash of the machine can lose locks that are held, or the database: turn both on",
+    )
 }
 
 fn commit(synchronous: &str) -> Finding {
     let what = format!("synchronous_commit is {synchronous}");
-    match synchronous {
-        "off" => Finding::danger(
-            what,
-            "a crash forgets locks that were granted in the last moments: set it to on for this \
-             role (alter role … set synchronous_commit = on)",
-        ),
-        _ => Finding::fine(what),
+    if synchronous != "off" {
+        return Finding::fine(what);
     }
+    let advice = "a crash forgets locks that were granted in the last moments: set it to on for \
+                  this role (alter role … set synchronous_commit = on)";
+    Finding::danger(what, advice)
 }
 
 fn standbys((all, synchronous): (i64, i64), names: &str, commit: &str) -> Finding {
@@ -109,13 +112,4 @@ fn standbys((all, synchronous): (i64, i64), names: &str, commit: &str) -> Findin
         );
     }
     Finding::fine(what)
-}
-
-fn clock(behind: f64) -> Option<Finding> {
-    (behind.abs() > 5.0).then(|| {
-        Finding::warning(
-            format!("the last token is {behind:.0} s ahead of the database's clock"),
-            "its clock was set back: tokens go on rising, but look after the clock",
-        )
-    })
 }

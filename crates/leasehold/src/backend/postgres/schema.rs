@@ -4,8 +4,6 @@
 //! on one database have the same. The *revision* is that of what the functions do inside; a
 //! program brings an older one up to date, and gets on with a newer one.
 
-use tokio_postgres::types::FromSqlOwned;
-
 use super::connection::Session;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -77,25 +75,22 @@ async fn missing(session: &Session) -> Result<Option<&'static str>> {
 
 /// `None` if the tables are not there, or not all of them.
 pub(super) async fn version(session: &Session) -> Result<Option<i32>> {
-    let there = "select to_regclass('leasehold.meta') is not null";
-    if !ask(session, there).await?.unwrap_or(false) {
-        return Ok(None);
-    }
-    ask(session, "select version from leasehold.meta").await
+    ask(session, "to_regclass('leasehold.meta')", "select version from leasehold.meta").await
 }
 
 /// Of the functions that are installed.
 async fn revision(session: &Session) -> Result<i32> {
-    let told = "select to_regprocedure('leasehold.revision()') is not null";
-    if !ask(session, told).await?.unwrap_or(false) {
-        return Ok(UNTOLD);
-    }
-    Ok(ask(session, "select leasehold.revision()").await?.unwrap_or(UNTOLD))
+    let function = "to_regprocedure('leasehold.revision()')";
+    Ok(ask(session, function, "select leasehold.revision()").await?.unwrap_or(UNTOLD))
 }
 
-/// The one value that this asks for, if there is one.
-async fn ask<T: FromSqlOwned>(session: &Session, sql: &str) -> Result<Option<T>> {
-    Ok(session.ask(sql).await?.and_then(|row| row.get(0)))
+/// The one number that this asks for, if there is one, and what it is asked of.
+async fn ask(session: &Session, of: &str, sql: &str) -> Result<Option<i32>> {
+    let there = session.ask(&format!("select {of} is not null")).await?;
+    match there.is_some_and(|row| row.get(0)) {
+        true => Ok(session.ask(sql).await?.and_then(|row| row.get(0))),
+        false => Ok(None),
+    }
 }
 
 #[cfg(test)]

@@ -92,7 +92,7 @@ impl SessionStore {
         schema::ensure(&first).await?;
         let line = Lifeline::on(first, clock.clone()).await?;
         let store = Arc::new(Self {
-            aside: Connector::new(settings.clone(), clock.clone(), false),
+            aside: Connector::new(settings.clone(), clock.clone(), false, None),
             settings,
             clock,
             table: Mutex::default(),

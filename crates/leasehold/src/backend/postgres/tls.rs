@@ -33,22 +33,17 @@ pub(super) fn connector(
 ) -> Result<MakeRustlsConnect> {
     // Named, not installed: another crate may have brought a second provider.
     let provider = Arc::new(ring::default_provider());
-    let verifier: Arc<dyn ServerCertVerifier> = match verification {
-        // As libpq does: with a root certificate, `require` verifies the chain.
-        Verification::None if roots.is_none() => {
-            Arc::new(Lenient { provider: provider.clone(), chain: None })
-        }
-        verification => {
-            let checked = WebPkiServerVerifier::builder_with_provider(
-                Arc::new(known(roots)?),
-                provider.clone(),
-            );
-            let checked = checked.build().map_err(unusable)?;
-            match verification {
-                Verification::Full => checked,
-                _ => Arc::new(Lenient { provider: provider.clone(), chain: Some(checked) }),
-            }
-        }
+    // As libpq does: with a root certificate, `require` verifies the chain.
+    let chain = if verification == Verification::None && roots.is_none() {
+        None
+    } else {
+        let roots = Arc::new(known(roots)?);
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider.clone());
+        Some(verifier.build().map_err(unusable)?)
+    };
+    let verifier: Arc<dyn ServerCertVerifier> = match (verification, chain) {
+        (Verification::Full, Some(whole)) => whole,
+        (_, chain) => Arc::new(Lenient { provider: provider.clone(), chain }),
     };
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -63,8 +58,7 @@ fn known(roots: Option<&Path>) -> Result<RootCertStore> {
     let mut store = RootCertStore::empty();
     match roots {
         Some(path) => {
-            let read = CertificateDer::pem_file_iter(path).map_err(unusable)?;
-            for certificate in read {
+            for certificate in CertificateDer::pem_file_iter(path).map_err(unusable)? {
                 store.add(certificate.map_err(unusable)?).map_err(unusable)?;
             }
         }

@@ -58,7 +58,7 @@ pub async fn acquire_in_transaction(
     transaction: &Transaction<'_>,
     name: impl AsRef<str>,
 ) -> Result<()> {
-    ask(transaction, "pg_advisory_xact_lock", name.as_ref()).await.map(drop)
+    ask(transaction, "pg_advisory_xact_lock", Name::new(name)?).await.map(drop)
 }
 
 /// Takes the lock until the transaction ends, if it is free: whether it was.
@@ -76,13 +76,12 @@ pub async fn try_acquire_in_transaction(
     transaction: &Transaction<'_>,
     name: impl AsRef<str>,
 ) -> Result<bool> {
-    let answer = ask(transaction, "pg_try_advisory_xact_lock", name.as_ref()).await?;
+    let answer = ask(transaction, "pg_try_advisory_xact_lock", Name::new(name)?).await?;
     Ok(answer.as_deref() == Some("true"))
 }
 
 /// What this function of the server says of the lock's key.
-async fn ask(transaction: &Transaction<'_>, function: &str, name: &str) -> Result<Option<String>> {
-    let name = Name::new(name)?;
+async fn ask(transaction: &Transaction<'_>, function: &str, name: Name) -> Result<Option<String>> {
     let about = |error: Error| error.on_store(STORE).during(Operation::Acquire, Some(&name));
     let key = Key::of(&name).map_err(about)?;
     let (places, parameters): (_, Vec<(&(dyn ToSql + Sync), Type)>) = match &key {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio_postgres::Config;
 
 use super::super::connection::Session;
@@ -22,14 +22,19 @@ const FIRST: Duration = Duration::from_secs(1);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-#[derive(Debug)]
 pub(super) struct Listener {
-    settings: Arc<Settings>,
-    client: i64,
-    waiters: Arc<Waiters>,
     /// `None` where a pooler is in the way, and no address without one is known.
-    config: Option<Config>,
-    running: Mutex<Option<JoinHandle<()>>>,
+    source: Option<Source>,
+    waiters: Arc<Waiters>,
+    running: Mutex<JoinSet<()>>,
+}
+
+/// Where a client listens.
+#[derive(Clone)]
+struct Source {
+    settings: Arc<Settings>,
+    config: Config,
+    client: i64,
 }
 
 impl Listener {
@@ -41,23 +46,23 @@ impl Listener {
     ) -> Self {
         let direct = (!pooled).then(|| settings.config.clone());
         let config = settings.listen.clone().or(direct);
-        Self { settings, client, waiters, config, running: Mutex::default() }
+        let source = config.map(|config| Source { settings, config, client });
+        Self { source, waiters, running: Mutex::default() }
     }
 
     /// Begins to listen, if it does not already.
     pub(super) async fn start(&self) {
-        let Some(config) = &self.config else { return };
+        let Some(source) = &self.source else { return };
         if self.waiters.is_listening() {
             return;
         }
         {
             let mut running = self.running.lock();
-            if running.as_ref().is_some_and(|running| !running.is_finished()) {
+            while running.try_join_next().is_some() {}
+            if !running.is_empty() {
                 return;
             }
-            let (settings, config) = (self.settings.clone(), config.clone());
-            let listening = listen(settings, config, self.client, self.waiters.clone());
-            *running = Some(tokio::spawn(listening));
+            running.spawn(listen(source.clone(), self.waiters.clone()));
         }
         let up = async {
             while !self.waiters.is_listening() {
@@ -68,18 +73,10 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Some(running) = self.running.lock().take() {
-            running.abort();
-        }
-    }
-}
-
-async fn listen(settings: Arc<Settings>, config: Config, client: i64, waiters: Arc<Waiters>) {
+async fn listen(source: Source, waiters: Arc<Waiters>) {
     let mut pause = SHORTEST_PAUSE;
     loop {
-        if let Err(error) = listen_once(&settings, &config, client, &waiters, &mut pause).await {
+        if let Err(error) = listen_once(&source, &waiters, &mut pause).await {
             tracing::debug!(%error, "cannot listen; waiters look now and then");
         }
         waiters.set_listening(false);
@@ -88,14 +85,9 @@ async fn listen(settings: Arc<Settings>, config: Config, client: i64, waiters: A
     }
 }
 
-async fn listen_once(
-    settings: &Settings,
-    config: &Config,
-    client: i64,
-    waiters: &Waiters,
-    pause: &mut Duration,
-) -> Result<()> {
+async fn listen_once(source: &Source, waiters: &Waiters, pause: &mut Duration) -> Result<()> {
     let (sender, mut notifications) = mpsc::unbounded_channel();
+    let Source { settings, config, client } = source;
     let session = Session::connect(settings, config, Some(sender), false).await?;
     session.run(&format!("listen \"leasehold_{client}\"")).await?;
     *pause = SHORTEST_PAUSE;

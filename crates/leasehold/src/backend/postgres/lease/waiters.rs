@@ -33,8 +33,7 @@ struct State {
 
 #[derive(Debug)]
 struct Waiter {
-    /// Made when somebody waits for it: most do not have to.
-    bell: Option<Arc<Notify>>,
+    bell: Arc<Notify>,
     news: Option<Grant>,
     /// Something may have been missed: look.
     look: bool,
@@ -43,14 +42,6 @@ struct Waiter {
     heartbeat_at: Moment,
     free_at: Moment,
     touched: Moment,
-}
-
-impl Waiter {
-    fn ring(&self) {
-        if let Some(bell) = &self.bell {
-            bell.notify_one();
-        }
-    }
 }
 
 /// What a waiter does next.
@@ -73,7 +64,7 @@ impl Waiters {
         let look = !state.listening;
         for owner in owners {
             let new = || Waiter {
-                bell: None,
+                bell: Arc::default(),
                 news: None,
                 look,
                 queued: false,
@@ -128,14 +119,14 @@ impl Waiters {
         if std::mem::take(&mut waiter.look) || due <= now {
             return Next::Look;
         }
-        Next::Sleep(waiter.bell.get_or_insert_default().clone(), due)
+        Next::Sleep(waiter.bell.clone(), due)
     }
 
     /// A lock was granted, as the server says.
     pub(super) fn granted(&self, owner: Owner, grant: Grant) {
         if let Some(waiter) = self.state.lock().waiters.get_mut(&owner) {
             waiter.news = Some(grant);
-            waiter.ring();
+            waiter.bell.notify_one();
         }
     }
 
@@ -146,7 +137,7 @@ impl Waiters {
         if listening {
             for waiter in state.waiters.values_mut() {
                 waiter.look = true;
-                waiter.ring();
+                waiter.bell.notify_one();
             }
         }
     }
