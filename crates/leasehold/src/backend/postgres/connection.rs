@@ -34,6 +34,18 @@ pub(super) struct Statement {
 /// How many statements there may be.
 const STATEMENTS: usize = 24;
 
+/// The statements of a mode, with the types of their parameters.
+macro_rules! statements {
+    ($($(#[$comment:meta])* $name:ident($($type:ident),*) = $sql:expr;)*) => {
+        #[expect(non_camel_case_types, clippy::upper_case_acronyms)]
+        enum Number { $($name),* }
+        $($(#[$comment])* pub(super) const $name: Statement =
+            Statement { sql: $sql, types: &[$(Type::$type),*], number: Number::$name as usize };)*
+    };
+}
+
+pub(super) use statements;
+
 /// What our sessions set for themselves: a role, a database or a server may have other defaults,
 /// which are meant for other programs.
 ///

@@ -7,49 +7,42 @@
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::super::connection::Statement;
+use super::super::connection::{Statement, statements};
 use crate::backend::kit::time;
 use crate::backend::{Grant, Proof};
 use crate::clock::Moment;
 use crate::name::Name;
 use crate::token::Token;
 
-const NAMES: Type = Type::TEXT_ARRAY;
-const OWNERS: Type = Type::BYTEA_ARRAY;
-const NUMBERS: Type = Type::INT8_ARRAY;
-const BOOLS: Type = Type::BOOL_ARRAY;
-const NUMBER: Type = Type::INT8;
-const TEXT: Type = Type::TEXT;
-
-macro_rules! statements {
-    ($($number:literal $name:ident $types:tt $sql:expr;)*) => {
-        $(pub(super) const $name: Statement =
-            Statement { sql: $sql, types: &$types, number: $number };)*
-    };
-}
-
 statements! {
-    0 ACQUIRE [NAMES, OWNERS, NUMBERS, BOOLS, NUMBER, NUMBER, TEXT, Type::INT4, TEXT]
+    ACQUIRE(TEXT_ARRAY, BYTEA_ARRAY, INT8_ARRAY, BOOL_ARRAY, INT8, INT8, TEXT, INT4, TEXT) =
         "select * from leasehold.acquire($1, $2, $3, $4, $5, $6, $7, $8, $9)";
-    // The common case of the former.
-    1 TAKE [NAMES, OWNERS, NUMBERS, NUMBER, NUMBER, TEXT, Type::INT4, TEXT]
+
+    /// The common case of that.
+    TAKE(TEXT_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8, INT8, TEXT, INT4, TEXT) =
         "select * from leasehold.take($1, $2, $3, $4, $5, $6, $7, $8)";
-    2 SETTLE [NAMES, OWNERS, NUMBERS] "select * from leasehold.settle($1, $2, $3)";
-    3 HEARTBEAT [NAMES, OWNERS, NUMBER] "select * from leasehold.beat($1, $2, $3)";
-    4 SERVE [NAMES] "select leasehold.serve_all($1)";
-    5 LEAVE [TEXT, Type::BYTEA] "select leasehold.leave($1, $2)";
-    6 RENEW [NAMES, OWNERS, NUMBERS, NUMBERS, NUMBER]
+
+    SETTLE(TEXT_ARRAY, BYTEA_ARRAY, INT8_ARRAY) = "select * from leasehold.settle($1, $2, $3)";
+
+    HEARTBEAT(TEXT_ARRAY, BYTEA_ARRAY, INT8) = "select * from leasehold.beat($1, $2, $3)";
+    SERVE(TEXT_ARRAY) = "select leasehold.serve_all($1)";
+    LEAVE(TEXT, BYTEA) = "select leasehold.leave($1, $2)";
+
+    RENEW(TEXT_ARRAY, BYTEA_ARRAY, INT8_ARRAY, INT8_ARRAY, INT8) =
         "select * from leasehold.renew($1, $2, $3, $4, $5)";
-    7 RELEASE [NAMES, OWNERS, NUMBERS] "select leasehold.release($1, $2, $3)";
-    8 INSPECT [TEXT] include_str!("sql/inspect.sql");
-    9 LIST [TEXT] include_str!("sql/list.sql");
-    10 FORCE [TEXT, TEXT, TEXT] "select leasehold.force($1, $2, $3)";
-    // A page of the locks that are over.
-    11 SWEEP_PAGE [TEXT, NUMBER]
+    RELEASE(TEXT_ARRAY, BYTEA_ARRAY, INT8_ARRAY) = "select leasehold.release($1, $2, $3)";
+
+    INSPECT(TEXT) = include_str!("sql/inspect.sql");
+    LIST(TEXT) = include_str!("sql/list.sql");
+    FORCE(TEXT, TEXT, TEXT) = "select leasehold.force($1, $2, $3)";
+
+    /// A page of the locks that are over.
+    SWEEP_PAGE(TEXT, INT8) =
         "select last, highest \
          from leasehold.sweep_page($1, $2, interval '1 hour', interval '1 minute')";
-    // What else is over.
-    12 SWEEP [] "select leasehold.sweep(interval '1 hour', interval '1 minute')";
+
+    /// What else is over.
+    SWEEP() = "select leasehold.sweep(interval '1 hour', interval '1 minute')";
 }
 
 /// An array of an answer: an element for each item, as far as there is something to tell.
