@@ -8,15 +8,12 @@
 
 use std::sync::Arc;
 
-use futures_util::TryFutureExt;
-
 use self::lease::LeaseStore;
 use self::session::SessionStore;
 use self::url::{Mode, Settings};
-use crate::backend::{Backend, Reply};
+use crate::backend::Backend;
 use crate::clock::Clock;
 use crate::error::{Operation, Result};
-use crate::name::Name;
 
 mod connection;
 mod connector;
@@ -54,22 +51,4 @@ pub async fn open(url: &str, clock: Clock) -> Result<Arc<dyn Backend>> {
     opened
         .await
         .map_err(|error: crate::Error| error.on_store(STORE).during(Operation::Connect, None))
-}
-
-/// What a store is asked, with what it was about in its errors.
-fn reply<T: Send + 'static>(
-    operation: Operation,
-    lock: Option<Name>,
-    work: impl Future<Output = Result<T>> + Send + 'static,
-) -> Reply<T> {
-    // Not in an async block, which would have room for the work twice.
-    Box::pin(work.map_err(move |error| error.on_store(STORE).during(operation, lock.as_ref())))
-}
-
-/// The lock that a request is about, if it is about one.
-fn only<T>(items: &[T], name: impl Fn(&T) -> &Name) -> Option<Name> {
-    match items {
-        [item] => Some(name(item).clone()),
-        _ => None,
-    }
 }

@@ -23,6 +23,9 @@ use crate::token::Token;
 /// is still in line to be looked at.
 const LOOK: Duration = Duration::from_secs(10);
 
+/// How many void looks are of no account.
+const FEW: usize = 64;
+
 /// What a store keeps of a claim.
 pub(in crate::backend) trait Entry {
     /// The lock.
@@ -62,6 +65,12 @@ impl<E: Entry> Ledger<E> {
     /// Enters a claim before anything of it is sent. Replaces the owner's last entry.
     pub(in crate::backend) fn insert(&mut self, owner: Owner, entry: E, now: Moment) -> Option<E> {
         let look = look_at(entry.until(), now);
+        if self.looks.len() > 2 * self.entries.len() + FEW {
+            let entries = &self.entries;
+            self.looks.retain(|Reverse((at, owner))| {
+                entries.get(owner).is_some_and(|line| line.look == *at)
+            });
+        }
         self.looks.push(Reverse((look, owner)));
         self.entries.insert(owner, Line { entry, look }).map(|last| last.entry)
     }
@@ -260,5 +269,19 @@ mod tests {
             ledger.overdue(second(at));
         }
         assert!(ledger.looks.len() <= 111, "{}", ledger.looks.len());
+    }
+
+    /// Nor where all of it happens before the next sweep.
+    #[test]
+    fn looks_do_not_pile_up_at_once() {
+        let (mut ledger, kept) = ledger(second(3));
+        for _ in 0..1_000 {
+            let place = Place { name: Name::new("job").unwrap(), token: 1, until: Moment::NEVER };
+            let owner = Owner::random();
+            ledger.insert(owner, place, second(0));
+            ledger.remove(owner);
+        }
+        assert!(ledger.looks.len() <= 2 * FEW, "{}", ledger.looks.len());
+        assert_eq!(ledger.overdue(second(3)), [kept]);
     }
 }

@@ -1,163 +1,124 @@
 //! Waiting: a session of its own blocks in the server's queue, first come, first served. The
-//! lock it gets stays on it.
+//! lock it gets stays in that session.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use tokio_postgres::types::ToSql;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::super::key::Key;
 use super::super::url::Settings;
-use super::asking::UnderWay;
-use super::claim::{CROWDED_FOR, unlock};
+use super::key::Key;
+use super::ledger::{CONTENDED_FOR, Waiting};
 use super::lifeline::Lifeline;
-use super::table::{Held, Waiting};
-use super::{SessionStore, hold, verbs};
-use crate::backend::{Claim, Grant, Turn, Verdict};
+use super::{SessionStore, hold, statements};
+use crate::backend::{Claim, Turn};
 use crate::detach::DetachOnDrop;
 use crate::error::Result;
 use crate::owner::Owner;
 
-/// How long a cancelled statement may take to say that it is, before it is told again: the
+/// How long a cancelled statement may take to end before it is cancelled again: the first
 /// cancellation may have come before the statement.
 const LAST_WORD: Duration = Duration::from_millis(200);
 const CANCELLATIONS: usize = 10;
 
-impl SessionStore {
-    /// Takes a place in line.
-    pub(super) fn line_up(self: &Arc<Self>, claim: Claim, key: Key) -> Verdict {
-        let cancel = CancellationToken::new();
-        let (owner, left) = (claim.owner, self.clock.now());
-        let (store, cancelled, under_way) = (Arc::downgrade(self), cancel.clone(), UnderWay::new());
-        let asking = under_way.asking();
-        let request = self.detacher.begin(async move {
-            let got = block(&store, claim, key, &cancelled).await;
-            drop(under_way);
-            got
-        });
-        let waiting = Waiting { request: Some(request), asking, cancel, left };
-        self.table.lock().waiting.insert(owner, waiting);
-        self.work.notify_one();
-        Verdict::Queued(None)
-    }
-
-    /// Waits until the claim in line is granted. Dropping it keeps the place in line.
-    pub(super) async fn attend(self: &Arc<Self>, claim: &Claim) -> Result<Turn> {
-        let Some(mut attending) = Attending::new(self, claim.owner) else {
-            let grant = self.table.lock().tell(claim.owner);
-            return Ok(grant.map_or(Turn::TryAgain, Turn::Granted));
-        };
-        Ok(match attending.end().await {
-            Some(grant) => Turn::Granted(grant),
-            None => Turn::TryAgain,
-        })
-    }
-
-    /// Out of the line, or out of the grant that just came.
-    pub(super) async fn leave_line(self: &Arc<Self>, claim: &Claim) -> Result<()> {
-        self.stop_waiting(claim).await;
-        let held = self.table.lock().remove(claim.owner);
-        match held {
-            Some(held) => hold::give_back(self, vec![held]).await.map(drop),
-            // A wait is also over when the server is gone. Then the server did not hear of it, and
-            // who held the lock before is no answer any more.
-            None => self.aside.session().await?.rows(&verbs::PING, &[]).await.map(drop),
-        }
-    }
-
-    /// A session that waits for nothing.
-    fn spare(&self) -> Option<Arc<Lifeline>> {
-        let mut table = self.table.lock();
-        while let Some(line) = table.spare.pop() {
-            if line.is_open() {
-                return Some(line);
-            }
-        }
-        None
-    }
-
-    /// Ends a wait, and returns when the server knows of it. What was granted stays granted.
-    pub(super) async fn stop_waiting(&self, claim: &Claim) {
-        let waiting = self.table.lock().waiting.remove(&claim.owner);
-        if let Some(waiting) = waiting {
-            waiting.cancel.cancel();
-            // Somebody may have it, and not poll it.
-            self.detacher.detach_all();
-            waiting.over().await;
-        }
-    }
+/// Takes a place in the queue.
+pub(super) fn enqueue(store: &Arc<SessionStore>, key: Key, claim: Claim) {
+    let (over, cancel) = (CancellationToken::new(), store.closing.child_token());
+    let (owner, left) = (claim.owner, store.clock.now());
+    let guard = over.clone().drop_guard();
+    let blocking = block(Arc::downgrade(store), key, claim, cancel.clone(), guard);
+    let request = Some(store.detacher.begin(blocking));
+    store.ledger.lock().waiting.insert(owner, Waiting { request, over, cancel, left });
+    store.work.notify_one();
 }
 
-/// Somebody who waits for the end of a wait. Given up, the wait goes on.
-struct Attending {
-    store: Arc<SessionStore>,
+pub(super) async fn wait(store: Arc<SessionStore>, claim: Claim) -> Result<Turn> {
+    let owner = claim.owner;
+    let request = store.ledger.lock().waiting.get_mut(&owner).and_then(|it| it.request.take());
+    let mut attended = Attended { store: &store, owner, request };
+    if let Some(request) = &mut attended.request {
+        request.await;
+        attended.request = None;
+        store.ledger.lock().waiting.remove(&owner);
+    }
+    let grant = store.ledger.lock().collect(owner);
+    Ok(grant.map_or(Turn::TryAgain, Turn::Granted))
+}
+
+/// A wait whose end somebody waits for. If they give up, the wait goes on.
+struct Attended<'a> {
+    store: &'a SessionStore,
     owner: Owner,
-    request: Option<DetachOnDrop<Option<Grant>>>,
+    request: Option<DetachOnDrop<Option<()>>>,
 }
 
-impl Attending {
-    fn new(store: &Arc<SessionStore>, owner: Owner) -> Option<Self> {
-        let request = store.table.lock().waiting.get_mut(&owner)?.request.take();
-        request.map(|request| Self { store: store.clone(), owner, request: Some(request) })
-    }
-
-    async fn end(&mut self) -> Option<Grant> {
-        let got = self.request.as_mut()?.await.flatten();
-        self.request = None;
-        let mut table = self.store.table.lock();
-        table.waiting.remove(&self.owner);
-        got.and_then(|_| table.tell(self.owner))
-    }
-}
-
-impl Drop for Attending {
+impl Drop for Attended<'_> {
     fn drop(&mut self) {
         let Some(request) = self.request.take() else { return };
         request.detach();
-        let now = self.store.clock.now();
-        if let Some(waiting) = self.store.table.lock().waiting.get_mut(&self.owner) {
-            waiting.request = Some(request);
-            waiting.left = now;
+        let left = self.store.clock.now();
+        if let Some(waiting) = self.store.ledger.lock().waiting.get_mut(&self.owner) {
+            (waiting.request, waiting.left) = (Some(request), left);
         }
     }
 }
 
-/// Blocks until the lock is got, or the wait is cancelled. Holds the store only now and
-/// then: a wait must not keep alive what nobody uses any more.
+/// Leaves the queue, or gives back the grant that just came.
+pub(super) async fn leave(store: Arc<SessionStore>, claim: Claim) -> Result<()> {
+    stop_waiting(&store, claim.owner).await;
+    let held = store.ledger.lock().remove(claim.owner);
+    match held {
+        Some(held) => hold::give_back(&store, vec![held]).await.map(drop),
+        // A wait also ends when the server goes away. Then the server knows nothing of this, and
+        // that another held the lock before is no answer any more.
+        None => store.aside.session().await?.rows(&statements::PING, &[]).await.map(drop),
+    }
+}
+
+/// Ends a wait, and returns when the server knows of it. What was granted stays granted.
+pub(super) async fn stop_waiting(store: &SessionStore, owner: Owner) {
+    let waiting = store.ledger.lock().waiting.remove(&owner);
+    if let Some(waiting) = waiting {
+        // Somebody may have its request, and not poll it.
+        store.detacher.detach_all();
+        waiting.end().await;
+    }
+}
+
+/// Blocks until the lock is got, or the wait is cancelled; `None` if there is no grant. Holds the
+/// store only now and then: a wait must not keep alive what nobody uses any more.
 async fn block(
-    store: &Weak<SessionStore>,
-    claim: Claim,
+    store: Weak<SessionStore>,
     key: Key,
-    cancel: &CancellationToken,
-) -> Option<Grant> {
-    let (spare, clock, settings) = {
+    claim: Claim,
+    cancel: CancellationToken,
+    _over: DropGuard,
+) -> Option<()> {
+    let (idle, clock, settings) = {
         let store = store.upgrade()?;
-        (store.spare(), store.clock.clone(), store.settings.clone())
+        let idle = {
+            let mut ledger = store.ledger.lock();
+            ledger.idle.retain(|idle| idle.is_open());
+            ledger.idle.pop()
+        };
+        (idle, store.clock.clone(), store.settings.clone())
     };
-    let line = match spare {
-        Some(line) => line,
-        None => tokio::select! {
-            line = Box::pin(new_line(store)) => line?,
-            () = cancel.cancelled() => return None,
-        },
+    let lifeline = match idle {
+        Some(lifeline) => lifeline,
+        None => cancel.run_until_cancelled(Box::pin(new_lifeline(&store))).await??,
     };
-    let used = OneWay(Some(line.clone()));
-    if !line.carries(claim.ttl) {
-        tokio::select! {
-            carried = Box::pin(line.carry(claim.ttl)) => carried.ok()?,
-            () = cancel.cancelled() => return None,
-        }
+    let mut used = CloseOnDrop(Some(lifeline.clone()));
+    if !lifeline.carries(claim.ttl) {
+        cancel.run_until_cancelled(Box::pin(lifeline.carry(claim.ttl))).await?.ok()?;
     }
     let mut at = clock.now();
-    let blocking = ask(&line, key);
-    let mut blocking = std::pin::pin!(blocking);
+    let mut blocking = std::pin::pin!(lifeline.lock(key));
     let asked = tokio::select! {
         biased;
         asked = &mut blocking => asked,
         () = cancel.cancelled() => {
-            Box::pin(call_off(&line, key, &settings, blocking)).await;
+            Box::pin(call_off(&lifeline, key, &settings, blocking)).await;
             return None;
         }
     };
@@ -167,77 +128,67 @@ async fn block(
             tracing::debug!(%error, "a wait for a lock ended");
             // Advisory locks survive a statement that failed after it got them; the session
             // is not used again.
-            unlock_soon(&line, key).await;
+            unlock_soon(&lifeline, key).await;
             return None;
         }
     };
-    // Who waited long proves that the session is still there, and still has it
+    // After a long wait, the session proves that it is still there and still has it
     // (etcd#11456: granted after its own session had expired).
     if at.until(clock.now()) > claim.ttl / 4 {
         at = clock.now();
-        let proved = Box::pin(hold::prove(&line, &[key])).await.ok()?;
+        let proved = Box::pin(lifeline.prove(&[key])).await.ok()?;
         if proved != [true] {
             return None;
         }
     }
     let store = store.upgrade()?;
-    let held = Held::new((key, claim), token, at, &line, false, store.since());
-    let (grant, owner) = (held.grant(), held.claim.owner);
+    let now = (store.clock.wall(), store.clock.now());
     {
-        let mut table = store.table.lock();
-        // It ended with the answer, and whoever tells of that looked before.
-        if !line.is_open() {
+        let mut ledger = store.ledger.lock();
+        // Who noticed its end may have looked into the ledger before.
+        if !lifeline.is_open() {
             return None;
         }
-        // Cancelled just now: whoever did it finds the lease and gives it back.
-        table.crowded.insert(key, held.granted + CROWDED_FOR);
-        table.held.insert(owner, held);
+        // If it was cancelled just now, whoever did it finds the lease and gives it back.
+        ledger.contended.insert(key, now.1 + CONTENDED_FOR);
+        ledger.hold((key, claim), token, at, &lifeline, now);
     }
-    used.stays();
+    used.0 = None;
     store.work.notify_one();
-    Some(grant)
+    Some(())
 }
 
-/// A session that is closed unless what it was made for succeeds.
-struct OneWay(Option<Arc<Lifeline>>);
+/// Closes a session unless what it was made for succeeds.
+struct CloseOnDrop(Option<Arc<Lifeline>>);
 
-impl OneWay {
-    fn stays(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for OneWay {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
-        if let Some(line) = self.0.take() {
-            line.session.close();
+        if let Some(lifeline) = &self.0 {
+            lifeline.session.close();
         }
     }
 }
 
-async fn ask(line: &Lifeline, key: Key) -> Result<i64> {
-    let row = match &key {
-        Key::One(key) => line.session.row(&verbs::BLOCK, &[key as &(dyn ToSql + Sync)]).await?,
-        Key::Two(first, second) => line.session.row(&verbs::BLOCK_TWO, &[first, second]).await?,
-    };
-    Ok(row.get(0))
+/// A new session to wait in.
+async fn new_lifeline(store: &Weak<SessionStore>) -> Option<Arc<Lifeline>> {
+    let connected = store.upgrade()?.connect(false).await;
+    connected.inspect_err(|error| tracing::debug!(%error, "no connection to wait on")).ok()
 }
 
 /// Ends a wait that nobody wants any more, until the server says that it is over.
 async fn call_off(
-    line: &Lifeline,
+    lifeline: &Lifeline,
     key: Key,
     settings: &Settings,
-    blocking: Pin<&mut impl Future<Output = Result<i64>>>,
+    mut blocking: Pin<&mut impl Future<Output = Result<i64>>>,
 ) {
-    let mut blocking = blocking;
     for _ in 0..CANCELLATIONS {
-        line.cancel(settings).await;
+        lifeline.cancel(settings).await;
         // Granted or not: this session is not used again, a late cancellation might
         // hit its next statement. Its lock, if it has one, goes sooner this way.
         match tokio::time::timeout(LAST_WORD, &mut blocking).await {
             Err(_) => continue,
-            Ok(Ok(_)) => unlock_soon(line, key).await,
+            Ok(Ok(_)) => unlock_soon(lifeline, key).await,
             Ok(Err(_)) => {}
         }
         break;
@@ -245,19 +196,6 @@ async fn call_off(
 }
 
 /// Gives a lock back in a session that is about to be closed.
-async fn unlock_soon(line: &Lifeline, key: Key) {
-    let keys = [key];
-    let _ = Box::pin(tokio::time::timeout(LAST_WORD, unlock(line, &keys))).await;
-}
-
-/// A new session to wait in.
-async fn new_line(store: &Weak<SessionStore>) -> Option<Arc<Lifeline>> {
-    let store = store.upgrade()?;
-    match store.new_line().await {
-        Ok(line) => Some(line),
-        Err(error) => {
-            tracing::debug!(%error, "no connection to wait on");
-            None
-        }
-    }
+async fn unlock_soon(lifeline: &Lifeline, key: Key) {
+    let _ = Box::pin(tokio::time::timeout(LAST_WORD, lifeline.unlock(&[key]))).await;
 }

@@ -1,5 +1,3 @@
--- Who holds or waits for any advisory lock of this database, but for those by which clients in
--- lease mode say that they are there (leasehold.attend).
 select l.pid, a.application_name, coalesce(host(a.client_addr), 'local'),
        h.owner, h.token, h.host, h.pid, h.label,
        (date_part('epoch', h.since) * 1000000)::bigint,
@@ -12,4 +10,3 @@ select l.pid, a.application_name, coalesce(host(a.client_addr), 'local'),
    and h.backend = l.pid and l.granted
  where l.locktype = 'advisory'
    and l.database = (select oid from pg_database where datname = current_database())
-   and not (l.classid = 1818583411 and l.objsubid = 2 and l.mode = 'ShareLock')
