@@ -7,7 +7,7 @@ pub(super) mod ledger;
 pub(super) mod owner_map;
 #[cfg(feature = "remote")]
 pub(super) mod reconnect;
-#[cfg(feature = "remote")]
+#[cfg(any(feature = "sqlite", feature = "remote"))]
 pub(super) mod time;
 pub(super) mod tombstone;
 #[cfg(feature = "remote")]

@@ -2,7 +2,6 @@
 //! owner's 16 bytes and only a hint: the database is the truth, a slow poll stands
 //! behind every bell, and so no error of a socket is one of the store.
 
-use std::collections::{HashMap, VecDeque};
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,19 +15,11 @@ use rustix::fs::{AtFlags, Mode, OFlags, unlinkat};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::access;
+use super::path;
 use crate::backend::Hint;
+use crate::backend::kit::hints::Hints;
+use crate::backend::kit::owner_map::OwnerMap;
 use crate::owner::Owner;
-
-/// More hints than this that nobody fetched become one: ask about all leases.
-const MOST_HINTS: usize = 1024;
-
-/// A bell to ring, and for whom.
-#[derive(Debug)]
-pub(super) struct Ring {
-    pub(super) bell: String,
-    pub(super) owner: Owner,
-}
 
 /// This store's bell, and the way to those of others.
 #[derive(Debug)]
@@ -39,22 +30,16 @@ pub(super) struct Bells {
     database: PathBuf,
     folder: Mutex<Option<Arc<OwnedFd>>>,
     sender: UnixDatagram,
-    listener: Mutex<Option<Listener>>,
+    /// The socket of this bell, and the task that reads it.
+    listener: Mutex<Option<(UnixDatagram, JoinHandle<()>)>>,
     desk: Arc<Desk>,
-}
-
-#[derive(Debug)]
-struct Listener {
-    socket: UnixDatagram,
-    task: JoinHandle<()>,
 }
 
 /// Where messages are delivered.
 #[derive(Debug, Default)]
 struct Desk {
-    seats: Mutex<HashMap<Owner, Arc<Notify>>>,
-    hints: Mutex<VecDeque<Hint>>,
-    hinted: Notify,
+    waiters: Mutex<OwnerMap<Arc<Notify>>>,
+    hints: Hints,
 }
 
 impl Bells {
@@ -65,42 +50,36 @@ impl Bells {
         Ok(Self { name, directory, database, folder, sender, listener, desk })
     }
 
-    /// Tells whoever has this bell to look; errors are ignored, for they poll.
-    pub(super) fn ring(&self, ring: &Ring) {
-        if ring.bell == self.name {
-            return self.desk.deliver(ring.owner);
+    /// Tells the process that has this bell to look, for this owner. Errors are ignored, for it
+    /// polls.
+    pub(super) fn ring(&self, bell: &str, owner: Owner) {
+        if bell == self.name {
+            return self.desk.deliver(owner);
         }
-        let gone = |sent: io::Result<()>| sent.is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        let send = || {
+            let folder = self.folder()?;
+            self.sender.send_to(&owner.to_bytes(), address(&folder, bell))
+        };
+        let is_gone = send().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
         // Perhaps only the folder is another one by now.
-        if gone(self.send(ring)) && self.folder.lock().take().is_some() {
-            let _ = self.send(ring);
+        if is_gone && self.folder.lock().take().is_some() {
+            let _ = send();
         }
     }
 
-    fn send(&self, ring: &Ring) -> io::Result<()> {
-        let folder = self.folder()?;
-        self.sender.send_to(&ring.owner.to_bytes(), address(&folder, &ring.bell)).map(drop)
-    }
-
-    /// A seat at which this owner hears its bell, until it is dropped.
+    /// Hears the bell for this owner, until it is dropped.
     /// Must be called inside a tokio runtime with I/O enabled.
-    pub(super) fn listen(&self, owner: Owner) -> Seat {
+    pub(super) fn listen(&self, owner: Owner) -> Waiter {
         self.bind();
-        let notify = Arc::new(Notify::new());
-        self.desk.seats.lock().insert(owner, notify.clone());
-        Seat { owner, notify, desk: self.desk.clone() }
+        let bell = Arc::new(Notify::new());
+        self.desk.waiters.lock().insert(owner, bell.clone());
+        Waiter { owner, bell, desk: self.desk.clone() }
     }
 
     /// The next bell that was rung for nobody who waits: a lease may be over.
     pub(super) async fn hint(&self) -> Hint {
         self.bind();
-        loop {
-            let hinted = self.desk.hinted.notified();
-            if let Some(hint) = self.desk.hints.lock().pop_front() {
-                return hint;
-            }
-            hinted.await;
-        }
+        self.desk.hints.next().await
     }
 
     /// Binds the socket and starts its task, if the one of before is not running or was
@@ -111,13 +90,13 @@ impl Bells {
         }
         let mut listener = self.listener.lock();
         let is_there = listener.is_some() && self.directory.join(&self.name).exists();
-        if is_there && listener.as_ref().is_some_and(|listener| !listener.task.is_finished()) {
+        if is_there && listener.as_ref().is_some_and(|(_, task)| !task.is_finished()) {
             return;
         }
-        let before = listener.take().inspect(|before| before.task.abort());
+        let before = listener.take().inspect(|(_, task)| task.abort());
         let started = match before {
             // The runtime of before is gone, the socket is not.
-            Some(before) if is_there => Ok(before.socket),
+            Some((socket, _)) if is_there => Ok(socket),
             _ => self.bind_socket(),
         }
         .and_then(|socket| self.start(socket));
@@ -135,26 +114,26 @@ impl Bells {
         *self.folder.lock() = None;
         let folder = self.folder()?;
         if created {
-            access::share_folder(&folder, &self.database);
+            path::share_folder(&folder, &self.database);
         }
         let socket = UnixDatagram::bind(address(&folder, &self.name))?;
-        access::share_socket(&folder, &self.name, &self.database);
+        path::share_socket(&folder, &self.name, &self.database);
         socket.set_nonblocking(true)?;
         Ok(socket)
     }
 
-    fn start(&self, socket: UnixDatagram) -> io::Result<Listener> {
-        let ear = tokio::net::UnixDatagram::from_std(socket.try_clone()?)?;
+    fn start(&self, socket: UnixDatagram) -> io::Result<(UnixDatagram, JoinHandle<()>)> {
+        let receiver = tokio::net::UnixDatagram::from_std(socket.try_clone()?)?;
         let desk = self.desk.clone();
         let task = tokio::spawn(async move {
             let mut message = [0; 16];
-            while let Ok(length) = ear.recv(&mut message).await {
+            while let Ok(length) = receiver.recv(&mut message).await {
                 if length == message.len() {
                     desk.deliver(Owner::from_bytes(message));
                 }
             }
         });
-        Ok(Listener { socket, task })
+        Ok((socket, task))
     }
 
     fn folder(&self) -> io::Result<Arc<OwnedFd>> {
@@ -165,8 +144,7 @@ impl Bells {
         // A link could lead to a folder of someone else.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let opened = Arc::new(rustix::fs::open(&self.directory, flags, Mode::empty())?);
-        *folder = Some(opened.clone());
-        Ok(opened)
+        Ok(folder.insert(opened).clone())
     }
 }
 
@@ -177,8 +155,8 @@ fn address(folder: &OwnedFd, bell: &str) -> PathBuf {
 
 impl Drop for Bells {
     fn drop(&mut self) {
-        if let Some(listener) = self.listener.get_mut().take() {
-            listener.task.abort();
+        if let Some((_, task)) = self.listener.get_mut().take() {
+            task.abort();
             if let Ok(folder) = self.folder() {
                 let _ = unlinkat(&*folder, self.name.as_str(), AtFlags::empty());
             }
@@ -188,40 +166,33 @@ impl Drop for Bells {
 
 impl Desk {
     fn deliver(&self, owner: Owner) {
-        if let Some(seat) = self.seats.lock().get(&owner) {
-            return seat.notify_one();
+        match self.waiters.lock().get(&owner) {
+            Some(bell) => bell.notify_one(),
+            None => self.hints.announce(Hint::Lease(owner)),
         }
-        let mut hints = self.hints.lock();
-        if hints.len() >= MOST_HINTS {
-            hints.clear();
-            hints.push_back(Hint::All);
-        } else {
-            hints.push_back(Hint::Lease(owner));
-        }
-        self.hinted.notify_one();
     }
 }
 
-/// A waiter's place at the bell.
+/// An owner that listens.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Waiter {
     owner: Owner,
-    notify: Arc<Notify>,
+    bell: Arc<Notify>,
     desk: Arc<Desk>,
 }
 
-impl Seat {
+impl Waiter {
     /// Completes when the bell rings, or rang since the last time. Cancel safe.
     pub(super) async fn rung(&self) {
-        self.notify.notified().await;
+        self.bell.notified().await;
     }
 }
 
-impl Drop for Seat {
+impl Drop for Waiter {
     fn drop(&mut self) {
-        let mut seats = self.desk.seats.lock();
-        if seats.get(&self.owner).is_some_and(|seat| Arc::ptr_eq(seat, &self.notify)) {
-            seats.remove(&self.owner);
+        let mut waiters = self.desk.waiters.lock();
+        if waiters.get(&self.owner).is_some_and(|bell| Arc::ptr_eq(bell, &self.bell)) {
+            waiters.remove(&self.owner);
         }
     }
 }
@@ -265,13 +236,13 @@ mod tests {
         fs::create_dir(deep.parent().unwrap()).unwrap();
         let (one, two) = (bells("one", &deep), bells("two", &deep));
         let owner = Owner::random();
-        let seat = one.listen(owner);
-        two.ring(&Ring { bell: "one".to_owned(), owner });
-        seat.rung().await;
-        drop(seat);
-        assert!(one.desk.seats.lock().is_empty(), "no leak of the seat");
+        let waiter = one.listen(owner);
+        two.ring("one", owner);
+        waiter.rung().await;
+        drop(waiter);
+        assert!(one.desk.waiters.lock().is_empty(), "no leak of the waiter");
 
-        two.ring(&Ring { bell: "one".to_owned(), owner });
+        two.ring("one", owner);
         assert_eq!(one.hint().await, Hint::Lease(owner));
         drop(one);
         assert_eq!(fs::read_dir(&deep).unwrap().count(), 0, "unlinked on drop");
@@ -322,11 +293,10 @@ mod tests {
         let directory = folder.path().join("bells");
         let (one, two) = (bells("one", &directory), bells("two", &directory));
         let owner = Owner::random();
-        let ring = Ring { bell: "one".to_owned(), owner };
         for _ in 0..2 {
-            let seat = one.listen(owner);
-            two.ring(&ring);
-            tokio::time::timeout(std::time::Duration::from_secs(5), seat.rung()).await.unwrap();
+            let waiter = one.listen(owner);
+            two.ring("one", owner);
+            tokio::time::timeout(std::time::Duration::from_secs(5), waiter.rung()).await.unwrap();
             fs::remove_dir_all(&directory).unwrap();
         }
     }
@@ -339,9 +309,9 @@ mod tests {
         for _ in 0..2 {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
-                let seat = one.listen(owner);
-                two.ring(&Ring { bell: "one".to_owned(), owner });
-                seat.rung().await;
+                let waiter = one.listen(owner);
+                two.ring("one", owner);
+                waiter.rung().await;
             });
         }
     }

@@ -1,11 +1,17 @@
-//! SQLite's errors, and what they mean to a user: one place, so that every
+//! SQLite's errors, when to try again, and what they mean to a user: one place, so that every
 //! operation tells the same story.
 
 use std::path::Path;
+use std::time::Duration;
 
 use rusqlite::ErrorCode;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long to try again while another process is in the way.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+const FIRST_PAUSE: Duration = Duration::from_micros(50);
+const LONGEST_PAUSE: Duration = Duration::from_micros(500);
 
 /// Why an attempt on the database ended without a result.
 #[derive(Debug)]
@@ -23,12 +29,9 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// The fault of a statement that commits by itself.
-    pub(super) fn in_commit(error: rusqlite::Error) -> Self {
-        match Self::from(error) {
-            Self::Sqlite(error) => Self::Commit(error),
-            fault => fault,
-        }
+    /// The fault of a COMMIT, or of a statement that commits by itself.
+    pub(super) fn in_commit(self) -> Self {
+        if let Self::Sqlite(error) = self { Self::Commit(error) } else { self }
     }
 
     /// Whether the disk is full.
@@ -44,7 +47,15 @@ impl Fault {
     /// What the user is told.
     pub(super) fn into_error(self, path: &Path) -> Error {
         match self {
-            Self::Busy | Self::Ceiling(_) => blocked(path),
+            Self::Busy | Self::Ceiling(_) => {
+                let path = path.display();
+                let message = format!(
+                    "another process blocks {path} for seconds; look who has it open \
+                     (`fuser {path}`): a stopped process, a debugger or an sqlite3 shell inside \
+                     a transaction"
+                );
+                Error::new(ErrorKind::Unavailable, message)
+            }
             Self::Sqlite(error) => explain(error, path),
             Self::Commit(error) => {
                 let in_doubt = error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure);
@@ -75,15 +86,23 @@ impl From<Error> for Fault {
     }
 }
 
-fn blocked(path: &Path) -> Error {
-    let path = path.display();
-    Error::new(
-        ErrorKind::Unavailable,
-        format!(
-            "another process blocks {path} for seconds; look who has it open (`fuser {path}`): \
-             a stopped process, a debugger or an sqlite3 shell inside a transaction"
-        ),
-    )
+/// Repeats `work` while others are in the way, with short and jittered pauses.
+pub(super) fn retry_while_busy<T>(
+    patience: Duration,
+    mut work: impl FnMut() -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let (mut waited, mut longest) = (Duration::ZERO, FIRST_PAUSE);
+    loop {
+        match work() {
+            Err(Fault::Busy | Fault::Ceiling(_)) if waited < patience => {
+                let pause = longest.mul_f64(0.5 + fastrand::f64() / 2.0);
+                std::thread::sleep(pause);
+                waited += pause;
+                longest = (longest * 2).min(LONGEST_PAUSE);
+            }
+            done => return done,
+        }
+    }
 }
 
 fn explain(error: rusqlite::Error, path: &Path) -> Error {

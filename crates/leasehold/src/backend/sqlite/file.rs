@@ -1,16 +1,20 @@
-//! Which file the store is: SQLite goes on with a file that was removed or replaced,
-//! and then those who come later meet at another one. It cannot be prevented, but seen:
-//! then all locks of this store are gone.
+//! Which file the store is, and whether it may be one. SQLite goes on with a file that was
+//! removed or replaced, and then those who come later meet at another one. It cannot be
+//! prevented, but seen: then all locks of this store are gone.
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{mount, parts};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statfs, statx};
+use rustix::io::Errno;
+
+use super::path::parts;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -53,7 +57,12 @@ impl OpenedFile {
     /// open the path still meet us there.
     pub(super) fn check(&self, now: Moment) -> Result<()> {
         if self.process != std::process::id() {
-            return Err(forked(&self.path));
+            // A child inherits the descriptors, but neither SQLite's locks nor the threads.
+            let message = format!(
+                "this process was forked after it opened {}; open the store after the fork",
+                self.path.display()
+            );
+            return Err(Error::new(ErrorKind::Refused, message));
         }
         if self.gone.get().is_none()
             && now < Moment::from_nanos(self.look_at.load(Ordering::Relaxed))
@@ -97,10 +106,11 @@ pub(super) fn refuse_second_name(path: &Path) -> Result<()> {
     Err(Error::new(ErrorKind::Refused, message))
 }
 
-/// Refuses a file that is mounted by itself, alone or with its log: those who open it
-/// elsewhere would use another log, and hold the same locks.
+/// Refuses a file that is mounted by itself, alone or with its log (`docker -v file:file`, a
+/// Kubernetes `subPath`): SQLite's log and index lie beside its name, so each side would have its
+/// own, and with them its own locks.
 pub(super) fn refuse_mounts(path: &Path) -> Result<()> {
-    let Some(part) = parts(path).into_iter().find(|part| mount::is_root(part)) else {
+    let Some(part) = parts(path).into_iter().find(|part| is_root(part)) else {
         return Ok(());
     };
     let message = format!(
@@ -124,13 +134,105 @@ fn replaced(path: &Path) -> Error {
     Error::new(ErrorKind::Gone, message)
 }
 
-/// A child inherits the descriptors, but neither SQLite's locks nor the threads.
-fn forked(path: &Path) -> Error {
-    let message = format!(
-        "this process was forked after it opened {}; open the store after the fork",
-        path.display()
-    );
-    Error::new(ErrorKind::Refused, message)
+/// Whether this file is the root of a mount. The path is in full, and need not exist.
+fn is_root(path: &Path) -> bool {
+    const ROOT: StatxAttributes = StatxAttributes::MOUNT_ROOT;
+    match statx(CWD, path, AtFlags::empty(), StatxFlags::empty()) {
+        Ok(found) if found.stx_attributes_mask.contains(ROOT) => {
+            found.stx_attributes.contains(ROOT)
+        }
+        Err(Errno::NOENT) => false,
+        // Before Linux 5.8 the kernel does not say, and a sandbox may forbid the question.
+        _ => fs::read("/proc/self/mountinfo").is_ok_and(|mounts| is_listed(&mounts, path)),
+    }
+}
+
+/// Whether `mountinfo` (see proc(5)) has a mount at this path: its fifth field.
+fn is_listed(mountinfo: &[u8], path: &Path) -> bool {
+    let points = mountinfo
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    points.map(unescaped).any(|point| point == path.as_os_str().as_bytes())
+}
+
+/// Blanks and backslashes are written as a backslash and three octal digits.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let (byte, tail) = match rest {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', tail @ ..] => {
+                ((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'), tail)
+            }
+            _ => (*first, tail),
+        };
+        plain.push(byte);
+        rest = tail;
+    }
+    plain
+}
+
+/// File systems by their magic number: `statfs(2)`, linux/magic.h.
+const SHARED: &[(u32, &str)] = &[
+    (0x6969, "NFS"),
+    (0x517B, "SMB"),
+    (0xFE53_4D42, "SMB"),
+    (0xFF53_4D42, "CIFS"),
+    (0x0102_1997, "9p"),
+    (0x6573_5546, "FUSE (sshfs, GlusterFS, virtiofs, …)"),
+    (0x00C3_6400, "Ceph"),
+    (0x0BD0_0BD0, "Lustre"),
+    (0x7461_636F, "OCFS2"),
+    (0x0116_1970, "GFS2"),
+    (0x5346_414F, "AFS"),
+    (0x6B41_4653, "AFS"),
+    (0x7375_7245, "Coda"),
+    (0x564C, "NCP"),
+    (0x786F_4256, "VirtualBox shared folder"),
+    (0xBACB_ACBC, "VMware shared folder"),
+    (0x4750_4653, "GPFS"),
+    (0x4750_4653 + 1, "GPFS"),
+    (0x1983_0326, "BeeGFS"),
+    (0xAAD7_AAEA, "PanFS"),
+    (0x2003_0528, "OrangeFS"),
+];
+
+/// The name of a file system that is shared with another kernel.
+fn shared(magic: u32) -> Option<&'static str> {
+    SHARED.iter().find(|(number, _)| *number == magic).map(|(_, name)| *name)
+}
+
+/// Refuses a database on a file system that other kernels see. SQLite's shared memory and locks
+/// do not reach the other side, and "another boot id" would mean another live host: two holders.
+/// The files count as well as their directory: each may be a mount by itself.
+pub(super) fn refuse_shared_disks(database: &Path) -> Result<()> {
+    let directory = database.parent().unwrap_or(database);
+    let found = statfs(directory).map_err(|error| {
+        let shown = directory.display();
+        let message = format!("cannot look at {shown}: {error}; the directory must exist");
+        Error::new(ErrorKind::Unusable, message).caused_by(error)
+    })?;
+    let parts = parts(database);
+    let others = parts.iter().filter_map(|part| Some((part.as_path(), statfs(part).ok()?)));
+    for (path, found) in std::iter::once((directory, found)).chain(others) {
+        if let Some(kind) = shared(found.f_type as u32) {
+            let message = format!(
+                "{} is on a shared file system, {kind}: locks there do not exclude other hosts; \
+                 use a path on a local disk, or a server (Redis, PostgreSQL, etcd) for locks \
+                 between hosts",
+                path.display()
+            );
+            return Err(Error::new(ErrorKind::Refused, message));
+        }
+    }
+    Ok(())
+}
+
+/// The file system's magic number, and how many bytes are free for this user.
+pub(super) fn disk(directory: &Path) -> Option<(u32, u64)> {
+    let found = statfs(directory).ok()?;
+    let free = (found.f_bavail as u64).saturating_mul(found.f_bsize as u64);
+    Some((found.f_type as u32, free))
 }
 
 #[cfg(test)]
@@ -145,5 +247,36 @@ mod tests {
         let inherited = OpenedFile { process: std::process::id() + 1, ..opened };
         let error = inherited.check(Moment::from_nanos(1)).unwrap_err();
         assert_eq!(*error.kind(), ErrorKind::Refused);
+    }
+
+    #[test]
+    fn a_mount_is_told_from_a_plain_file() {
+        assert!(is_root(Path::new("/proc")));
+        assert!(!is_root(Path::new("/proc/self/stat")));
+        assert!(!is_root(Path::new("/proc/no/such/file")));
+    }
+
+    /// What is left to ask on a kernel before 5.8.
+    #[test]
+    fn a_mount_is_found_in_the_kernels_list() {
+        let mounts = b"22 1 0:21 / /proc rw - proc proc rw\n\
+                       81 22 8:1 /h/l.db /c\\040d/l\\134.db rw,relatime - ext4 /dev/sda1 rw\n";
+        assert!(is_listed(mounts, Path::new("/c d/l\\.db")));
+        assert!(!is_listed(mounts, Path::new("/h/l.db")));
+        let ours = fs::read("/proc/self/mountinfo").unwrap();
+        assert!(is_listed(&ours, Path::new("/proc")));
+    }
+
+    #[test]
+    fn local_disks_pass_and_shared_ones_do_not() {
+        for (local, name) in
+            [(0xEF53, "ext4"), (0x5846_5342, "xfs"), (0x9123_683E, "btrfs"), (0x0102_1994, "tmpfs")]
+        {
+            assert_eq!(shared(local), None, "{name}");
+        }
+        assert_eq!(shared(0x794C_7630), None, "overlayfs");
+        assert_eq!(shared(0x6969), Some("NFS"));
+        assert!(shared(0x6573_5546).is_some_and(|name| name.starts_with("FUSE")));
+        assert!(refuse_shared_disks(Path::new("/nowhere/at/all")).is_err());
     }
 }

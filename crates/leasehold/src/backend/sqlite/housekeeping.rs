@@ -5,18 +5,16 @@
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::params;
 
-use super::bell;
-use super::connection::Session;
 use super::error::Fault;
-use super::log::{self, CHECKPOINT_EVERY};
+use super::log::{self, Call, Chores};
 use super::row::{Client, nanos};
-use super::token::is_low;
+use super::session::Session;
+use super::{bell, schema};
 use crate::token::Token;
 
 const PATIENCE: Duration = Duration::from_millis(250);
@@ -30,80 +28,6 @@ const MANY_CLIENTS: i64 = 256;
 /// Rows per transaction, so that no one waits long for the database.
 const CHUNK: usize = 128;
 
-/// What the store tells its housekeeping thread.
-#[derive(Debug, Default)]
-pub(super) struct Chores {
-    /// How many transactions were committed so far.
-    writes: AtomicU32,
-    /// How long the log was after the last of them.
-    frames: AtomicU32,
-    /// The disk is full, or nearly so: the log must not grow.
-    full: AtomicBool,
-    wish: Mutex<Wish>,
-    called: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Wish {
-    checkpoint: bool,
-    stop: bool,
-}
-
-impl Chores {
-    /// A transaction was committed. The log has so many frames now, whichever process wrote
-    /// them: many processes that write little make it long, too.
-    pub(super) fn wrote(&self, frames: u32) {
-        self.writes.fetch_add(1, Ordering::Relaxed);
-        let before = self.frames.swap(frames, Ordering::Relaxed);
-        if before / CHECKPOINT_EVERY < frames / CHECKPOINT_EVERY {
-            self.wish.lock().checkpoint = true;
-            self.called.notify_one();
-        }
-    }
-
-    /// Whether the log must be moved into the database before anything else is written.
-    pub(super) fn is_full(&self) -> bool {
-        self.full.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_full(&self, full: bool) {
-        self.full.store(full, Ordering::Relaxed);
-    }
-
-    /// Waits for what is to be done next; `None` when the store is gone.
-    fn next_call(&self, tick: Instant) -> Option<Call> {
-        let mut wish = self.wish.lock();
-        loop {
-            if wish.stop {
-                return None;
-            }
-            if Instant::now() >= tick {
-                wish.checkpoint = false;
-                return Some(Call::Tick);
-            }
-            if std::mem::take(&mut wish.checkpoint) {
-                return Some(Call::Checkpoint);
-            }
-            self.called.wait_until(&mut wish, tick);
-        }
-    }
-
-    /// The store is dropped.
-    pub(super) fn stop(&self) {
-        self.wish.lock().stop = true;
-        self.called.notify_one();
-    }
-}
-
-/// Why the housekeeping thread woke up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Call {
-    /// The log is long.
-    Checkpoint,
-    /// It is time for the rest, too.
-    Tick,
-}
-
 /// What fails now (another process writes, the disk is full) is done at the next tick.
 pub(super) fn report(chore: &str, done: Result<(), Fault>) {
     if let Err(fault) = done {
@@ -111,30 +35,29 @@ pub(super) fn report(chore: &str, done: Result<(), Fault>) {
     }
 }
 
-/// Starts the thread.
-pub(super) fn start(mut keeper: Keeper) -> std::io::Result<()> {
-    let thread = std::thread::Builder::new().name("leasehold-sqlite".to_owned());
-    thread.spawn(move || keeper.keep()).map(drop)
-}
-
 /// The housekeeping thread's own view of the database.
-#[derive(Debug)]
 pub(super) struct Keeper {
     pub(super) session: Session,
+    pub(super) chores: Arc<Chores>,
     pub(super) bells: PathBuf,
 }
 
 impl Keeper {
+    /// Starts the thread.
+    pub(super) fn start(mut self) -> std::io::Result<()> {
+        let thread = std::thread::Builder::new().name("leasehold-sqlite".to_owned());
+        thread.spawn(move || self.keep()).map(drop)
+    }
+
     fn keep(&mut self) {
-        let chores: Arc<Chores> = self.session.chores.clone();
         let (mut seen, mut ticks) = (0, 0);
         // Nobody waits for this thread, so it may wait for others.
         let _ = self.session.connection.busy_timeout(PATIENCE);
         report("first sweep", self.sweep_after_others());
         // Counted from tick to tick: calls that come often must not put it off for ever.
         let mut next_tick = Instant::now() + TICK;
-        while let Some(call) = chores.next_call(next_tick) {
-            let writes = chores.writes.load(Ordering::Relaxed);
+        while let Some(call) = self.chores.next_call(next_tick) {
+            let writes = self.chores.writes.load(Ordering::Relaxed);
             self.tidy(call, writes != seen);
             seen = writes;
             if call == Call::Tick {
@@ -167,19 +90,13 @@ impl Keeper {
         let session = &mut self.session;
         let ceiling =
             session.prepare("select ceiling from meta")?.query_row((), |row| row.get(0))?;
-        if is_low(ceiling, &session.clock) {
-            session.raise_ceiling(0)?;
-        }
-        Ok(())
+        if schema::is_low(ceiling, &session.clock) { session.raise_ceiling(0) } else { Ok(()) }
     }
 
     /// Sweeps at once where many came and went, none of them long enough for a tick.
     pub(super) fn sweep_after_others(&mut self) -> Result<(), Fault> {
         let find = "select 1 from clients limit 1 offset ?1";
-        if self.session.prepare(find)?.exists([MANY_CLIENTS])? {
-            self.sweep()?;
-        }
-        Ok(())
+        if self.session.prepare(find)?.exists([MANY_CLIENTS])? { self.sweep() } else { Ok(()) }
     }
 
     /// Forgets what is over.
@@ -214,16 +131,13 @@ impl Keeper {
                           and token between 0 and ?3 \
                           and not exists (select 1 from waiters where lock = ?1) returning token";
             let last_token = Token::MAX_PORTABLE.get() as i64;
-            let mut highest = 0;
+            let mut highest: i64 = 0;
             for name in &names {
-                let deleted = session
-                    .prepare(delete)?
-                    .query_row(params![name, before, last_token], |row| row.get::<_, i64>(0))
-                    .optional()?;
+                let row = params![name, before, last_token];
+                let deleted = session.find(delete, row, |row| row.get(0))?;
                 highest = highest.max(deleted.unwrap_or(0));
             }
-            let raise = "update meta set floor = max(floor, ?1)";
-            Ok(session.prepare(raise)?.execute([highest])?)
+            session.execute("update meta set floor = max(floor, ?1)", [highest])
         })?;
         Ok(names.pop().filter(|_| names.len() + 1 == CHUNK))
     }
@@ -241,7 +155,7 @@ impl Keeper {
             let find = format!("select 1 from {table} where {column} < ?1");
             if self.session.prepare(&find)?.exists([before])? {
                 let delete = format!("delete from {table} where {column} < ?1");
-                self.session.write(|session| Ok(session.prepare(&delete)?.execute([before])?))?;
+                self.session.write(|session| session.execute(&delete, [before]))?;
             }
         }
         Ok(())
@@ -275,7 +189,7 @@ impl Keeper {
                 let may_live = chunk.iter().any(|client| !session.viewer.sees(&client.process));
                 let needed = if may_live { needed_clients(session)? } else { HashSet::new() };
                 for client in chunk.iter().filter(|client| !needed.contains(&client.id)) {
-                    session.prepare("delete from clients where id = ?1")?.execute([client.id])?;
+                    session.execute("delete from clients where id = ?1", [client.id])?;
                 }
                 Ok(())
             })?;
@@ -289,21 +203,4 @@ fn needed_clients(session: &Session) -> Result<HashSet<i64>, Fault> {
     let find = "select client from locks where owner is not null and client is not null \
                 union select client from waiters";
     Ok(session.prepare(find)?.query_map((), |row| row.get(0))?.collect::<Result<_, _>>()?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_store_that_never_rests_is_swept_too() {
-        let chores = Chores::default();
-        chores.wrote(CHECKPOINT_EVERY - 1);
-        chores.wrote(CHECKPOINT_EVERY);
-        assert_eq!(chores.next_call(Instant::now() + TICK), Some(Call::Checkpoint));
-        chores.wrote(2 * CHECKPOINT_EVERY);
-        assert_eq!(chores.next_call(Instant::now()), Some(Call::Tick), "due, though called");
-        chores.stop();
-        assert_eq!(chores.next_call(Instant::now()), None);
-    }
 }

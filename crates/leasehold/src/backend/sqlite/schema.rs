@@ -1,33 +1,121 @@
-//! Opening the database: is it ours, is it of this version? Nothing is written to a file
-//! before it is known to be ours.
+//! Opening the database: is it ours, is it of this version, and which boot does it belong to?
+//! Nothing is written to a file before it is known to be ours.
+//!
+//! What an earlier boot left is void, since nobody of it is alive. But another boot id is no proof
+//! of an earlier boot: a container may have one of its own. So only a process that has the file to
+//! itself voids anything.
 
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
 
-use super::error::Fault;
-use super::{access, log, token};
+use super::error::{Fault, PATIENCE, retry_while_busy};
+use super::log;
+use super::path::share_log;
 use crate::clock::Clock;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Result};
+use crate::token::Token;
 
 /// "LSHD": marks a database as Leasehold's.
-pub(super) const APPLICATION: i64 = 0x4C53_4844;
+const APPLICATION: i64 = 0x4C53_4844;
 /// The version of `schema.sql`.
 pub(super) const VERSION: i64 = 1;
-
-const SCHEMA: &str = include_str!("schema.sql");
 
 /// The first SQLite without the WAL-reset bug, which could corrupt the database.
 const OLDEST_SQLITE: i32 = 3_051_003;
 
-/// Opens the database, and creates it for this boot if it is not there.
+/// Pauses between two tries to be alone. They grow long against the time for which a try has
+/// the file open (a millisecond), so that many processes that start together after a boot do
+/// not keep each other out.
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// After so many pauses the others are no newcomers but use the file.
+const NEWCOMERS: Duration = Duration::from_secs(3);
+
+/// How far the ceiling is raised above the clock, in microseconds: one minute.
+const HEADROOM: u64 = 60_000_000;
+/// How far it is raised above a token that is ahead of the clock. Such tokens count up by one,
+/// so this is many; and boots that come after each other (or containers that take turns, each
+/// with its own boot id) do not carry the tokens away from the clock.
+const STEP: u64 = 10_000;
+/// Less than this below the ceiling, housekeeping raises it.
+const LOW: u64 = 30_000_000;
+
+/// Opens the database for this boot: creates it if it is not there, and voids what an
+/// earlier boot left.
 pub(super) fn open(path: &Path, clock: &Clock, boot: &str) -> Result<Connection, Fault> {
+    refuse_old_sqlite(rusqlite::version_number(), rusqlite::version())?;
+    let (mut waited, mut longest) = (Duration::ZERO, FIRST_PAUSE);
+    loop {
+        let opened = retry_while_busy(PATIENCE, || {
+            let connection = open_or_create(path, clock, boot)?;
+            let ours = boot_of(&connection)?.as_deref() == Some(boot);
+            Ok(ours.then_some(connection))
+        })?;
+        if let Some(connection) = opened {
+            return Ok(connection);
+        }
+        match begin_boot(path, clock, boot) {
+            // Looked at again: perhaps another process was faster.
+            Ok(()) => {}
+            Err(Fault::Busy) if waited < NEWCOMERS => {
+                let pause = longest.mul_f64(fastrand::f64());
+                std::thread::sleep(pause);
+                waited += pause;
+                longest = (longest * 2).min(LONGEST_PAUSE);
+            }
+            Err(Fault::Busy) => {
+                let path = path.display();
+                let message = format!(
+                    "other processes have {path} open under another boot id: this is no new boot, \
+                     but a container (systemd-nspawn, LXC) with a boot id of its own, and their \
+                     locks would be void; give all of them the machine's \
+                     /proc/sys/kernel/random/boot_id, or use a server (Redis, PostgreSQL, etcd); \
+                     right after a boot, end what else has it open (`fuser {path}`)"
+                );
+                return Err(Error::new(ErrorKind::Refused, message).into());
+            }
+            Err(fault) => return Err(fault),
+        }
+    }
+}
+
+fn boot_of(connection: &Connection) -> Result<Option<String>, Fault> {
+    Ok(connection.query_row("select boot from meta", (), |row| row.get(0)).optional()?)
+}
+
+/// Voids what another boot left, if no other process has the file open; else it is busy. The
+/// kernel keeps SQLite's locks, so that processes of other containers are seen as well.
+fn begin_boot(path: &Path, clock: &Clock, boot: &str) -> Result<(), Fault> {
+    let connection = connect_alone(path)?;
+    write_to_disk(&connection, || {
+        // Another process may have been here since we looked.
+        if identify(&connection, path)? || boot_of(&connection)?.as_deref() == Some(boot) {
+            return Ok(());
+        }
+        // A power cut may have taken the last tokens with it, but none beyond the ceiling.
+        let ceiling: i64 =
+            connection.query_row("select max(floor, ceiling) from meta", (), |row| row.get(0))?;
+        connection.execute(
+            "update meta set boot = ?1, floor = ?2, ceiling = ?3",
+            params![boot, ceiling, ceiling_above(ceiling, clock)],
+        )?;
+        connection.execute_batch(
+            "update locks set owner = null, client = null, expires = 0;
+         delete from waiters; delete from bars; delete from clients;",
+        )?;
+        Ok(())
+    })
+}
+
+/// Opens the database, and creates it for this boot if it is not there.
+fn open_or_create(path: &Path, clock: &Clock, boot: &str) -> Result<Connection, Fault> {
     let connection = connect(path)?;
     let is_new = look(&connection, path)?;
     use_wal(&connection, path)?;
     // At once: until then users of another first group cannot write to the log.
-    access::share_log(path);
+    share_log(path);
     if is_new {
         write_to_disk(&connection, || create(&connection, path, clock, boot))?;
         // A log that cannot be moved into the database for want of room would stay for ever:
@@ -47,7 +135,7 @@ pub(super) fn connect(path: &Path) -> Result<Connection, Fault> {
 
 /// The same for the only process that has the file open; otherwise the file is busy. Others
 /// find it busy until this connection is dropped.
-pub(super) fn connect_alone(path: &Path) -> Result<Connection, Fault> {
+fn connect_alone(path: &Path) -> Result<Connection, Fault> {
     let connection = open_file(path)?;
     // Before anything is read: only then does SQLite lock the whole file for it, which those
     // who have it open, each with a lock of its own, do not allow.
@@ -99,7 +187,7 @@ fn look(connection: &Connection, path: &Path) -> Result<bool, Fault> {
 }
 
 /// Whether the file is new; an error if it is not for us. Inside a transaction.
-pub(super) fn identify(connection: &Connection, path: &Path) -> Result<bool, Fault> {
+fn identify(connection: &Connection, path: &Path) -> Result<bool, Fault> {
     let number = |pragma| connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
     let (application, version) = (number("application_id")?, number("user_version")?);
     let objects: i64 =
@@ -138,14 +226,16 @@ fn use_wal(connection: &Connection, path: &Path) -> Result<(), Fault> {
 }
 
 /// Runs `work` in a transaction that is on the disk once it is committed.
-pub(super) fn write_to_disk(
+pub(super) fn write_to_disk<T>(
     connection: &Connection,
-    work: impl FnOnce() -> Result<(), Fault>,
-) -> Result<(), Fault> {
+    work: impl FnOnce() -> Result<T, Fault>,
+) -> Result<T, Fault> {
     connection.pragma_update(None, "synchronous", "full")?;
-    connection.execute_batch("begin immediate")?;
-    let written =
-        work().and_then(|()| connection.execute_batch("commit").map_err(Fault::in_commit));
+    let begun = connection.execute_batch("begin immediate").map_err(Fault::from);
+    let written = begun.and_then(|()| work()).and_then(|value| {
+        connection.execute_batch("commit").map_err(|error| Fault::from(error).in_commit())?;
+        Ok(value)
+    });
     if !connection.is_autocommit() {
         connection.execute_batch("rollback")?;
     }
@@ -158,17 +248,17 @@ fn create(connection: &Connection, path: &Path, clock: &Clock, boot: &str) -> Re
     if !identify(connection, path)? {
         return Ok(());
     }
-    connection.execute_batch(SCHEMA)?;
+    connection.execute_batch(include_str!("sql/schema.sql"))?;
     connection.pragma_update(None, "application_id", APPLICATION)?;
     connection.pragma_update(None, "user_version", VERSION)?;
     connection.execute(
         "insert into meta values (1, ?1, 0, ?2)",
-        params![boot, token::ceiling_above(0, clock)],
+        params![boot, ceiling_above(0, clock)],
     )?;
     Ok(())
 }
 
-pub(super) fn refuse_old_sqlite(number: i32, version: &str) -> Result<(), Fault> {
+fn refuse_old_sqlite(number: i32, version: &str) -> Result<(), Fault> {
     if number >= OLDEST_SQLITE {
         return Ok(());
     }
@@ -177,6 +267,23 @@ pub(super) fn refuse_old_sqlite(number: i32, version: &str) -> Result<(), Fault>
          build with the bundled SQLite, 3.51.3 or newer"
     );
     Err(Error::new(ErrorKind::Refused, message).into())
+}
+
+/// The clock as the lowest token; a clock that is not believed counts as zero.
+pub(super) fn clock_floor(clock: &Clock) -> i64 {
+    Token::after(Token::new(0), clock.wall_micros()).map_or(1, |token| token.get() as i64)
+}
+
+/// A ceiling above this token and the clock.
+pub(super) fn ceiling_above(token: i64, clock: &Clock) -> i64 {
+    let above_clock = (clock_floor(clock) as u64).saturating_add(HEADROOM);
+    let above_token = (token as u64).saturating_add(STEP);
+    above_clock.max(above_token).min(Token::MAX_PORTABLE.get()) as i64
+}
+
+/// Whether the clock comes near the ceiling.
+pub(super) fn is_low(ceiling: i64, clock: &Clock) -> bool {
+    (ceiling as u64) < (clock_floor(clock) as u64).saturating_add(LOW)
 }
 
 #[cfg(test)]

@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::housekeeping::{Call, Chores, Keeper};
+use super::housekeeping::Keeper;
+use super::log::{self, Call};
+use super::path::beside;
 use super::process::Viewer;
-use super::{Session, SqliteStore, beside, log, schema};
+use super::session::Session;
+use super::{SqliteStore, schema};
 use crate::backend::{Backend, Claim, Grant, Release, Verdict};
 use crate::clock::{Clock, ManualClock};
 use crate::holder::Holder;
@@ -17,8 +20,8 @@ use crate::name::Name;
 mod boots;
 mod files;
 mod leases;
-mod line;
 mod properties;
+mod queue;
 mod tokens;
 
 const TTL: Duration = Duration::from_secs(30);
@@ -53,9 +56,9 @@ impl World {
     /// Housekeeping that is done when the test says so.
     fn keeper(&self) -> Keeper {
         let connection = schema::connect(&self.path()).unwrap();
-        let chores = Arc::<Chores>::default();
-        let session = Session::new(connection, self.clock(), Viewer::here(), "keeper", chores);
-        Keeper { session: session.unwrap(), bells: beside(&self.path(), "-bells") }
+        let session = Session::new(connection, self.clock(), Viewer::here(), "keeper");
+        let bells = beside(&self.path(), "-bells");
+        Keeper { session, chores: Arc::default(), bells }
     }
 }
 

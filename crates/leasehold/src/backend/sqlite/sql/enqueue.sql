@@ -1,4 +1,4 @@
--- The end of the line; an owner that already waits keeps its place.
+-- The end of the queue; an owner that already waits keeps its place.
 -- (`select ?1` because SQLite compiles a statement anew when a bound value may influence
 -- an order or a maximum, and a cached statement's bindings are cleared.)
 -- ?1 lock, ?2 owner, ?3 client, ?4 ttl, ?5 alive until

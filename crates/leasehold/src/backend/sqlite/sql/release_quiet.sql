@@ -1,4 +1,4 @@
--- As give_back.sql, in a transaction that found no waiters at all.
+-- As release.sql, in a transaction that found no waiters at all.
 -- ?1 lock, ?2 owner, ?3 token, ?4 now
 update locks
    set owner = null, expires = ?4

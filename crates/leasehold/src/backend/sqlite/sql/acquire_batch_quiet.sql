@@ -1,4 +1,4 @@
--- As take_free.sql, in a transaction that found no waiters and no bars at all.
+-- As acquire_batch.sql, in a transaction that found no waiters and no tombstones at all.
 -- ?1 lock, ?2 token, ?3 owner, ?4 client, ?5 now, ?6 expires, ?7 wall clock
 update locks
    set token = ?2, owner = ?3, client = ?4, proved = ?5, expires = ?6, since = ?7
