@@ -43,13 +43,6 @@ mod session;
 mod tests;
 mod wait;
 
-super::kit::verbs::verbs!(
-    SqliteStore,
-    "sqlite",
-    |_store| &GUARANTEES,
-    Limits::new(512, 1).in_step()
-);
-
 const GUARANTEES: Guarantees = Guarantees {
     store: "sqlite",
     consistency: Consistency::Linearizable,
@@ -85,8 +78,9 @@ impl SqliteStore {
     /// [`ErrorKind::Refused`] where it would not be safe: a shared file system, a file with
     /// hard links or mounted by itself, another application's database, one that others have
     /// open under another boot id.
-    /// [`ErrorKind::Unusable`] for a file that is no SQLite database, damaged, not writable, or of a newer version. [`ErrorKind::Unavailable`] when the disk is full
-    /// or another process blocks it. Nothing is lost by any of them.
+    /// [`ErrorKind::Unusable`] for a file that is no SQLite database, damaged, not writable, or of
+    /// a newer version. [`ErrorKind::Unavailable`] when the disk is full or another process blocks
+    /// it. Nothing is lost by any of them.
     ///
     /// Later requests fail as [`ErrorKind::Gone`] once the file was removed or replaced
     /// (noticed within a second: all leases are lost then), and as `Refused` in a child that
@@ -167,3 +161,10 @@ impl Drop for SqliteStore {
         self.chores.stop();
     }
 }
+
+super::kit::verbs::verbs!(
+    SqliteStore,
+    "sqlite",
+    |_store| &GUARANTEES,
+    Limits::new(512, 1).in_step()
+);

@@ -41,17 +41,12 @@ pub(super) async fn acquire(store: Arc<SqliteStore>, claims: Vec<Claim>) -> Resu
 /// The common case in one statement: free, nobody waits, the owner was not settled.
 fn take(session: &Session, claim: &Claim, client: i64) -> Result<Option<Grant>, Fault> {
     let at = session.clock.now();
+    let (lock, owner) = (claim.name.as_str(), claim.owner.to_bytes());
+    let (now, expires, wall) = (nanos(at), nanos(at + claim.ttl), session.clock.wall_micros());
+    let (wall, lowest, ceiling) = (wall as i64, clock_floor(&session.clock), session.ceiling);
     let mut statement = session.prepare(include_str!("sql/acquire.sql"))?;
-    let mut rows = statement.query(params![
-        claim.name.as_str(),
-        claim.owner.to_bytes(),
-        client,
-        nanos(at),
-        nanos(at + claim.ttl),
-        session.clock.wall_micros() as i64,
-        clock_floor(&session.clock),
-        session.ceiling
-    ])?;
+    let mut rows =
+        statement.query(params![lock, owner, client, now, expires, wall, lowest, ceiling])?;
     let Some(token) = rows.next()?.map(|row| row.get::<_, i64>(0)).transpose()? else {
         return Ok(None);
     };
@@ -66,10 +61,9 @@ fn take(session: &Session, claim: &Claim, client: i64) -> Result<Option<Grant>, 
 /// went back, anything in the way) is left to the careful way.
 fn take_batch(session: &mut Session, claims: &[Claim]) -> Result<Vec<Option<Grant>>, Fault> {
     // Looked at before any claim queues, and for all of them: in this transaction it stays true.
-    let is_quiet = session.quiet()? == (true, true);
-    let sql = match is_quiet {
-        true => include_str!("sql/acquire_batch_quiet.sql"),
-        false => include_str!("sql/acquire_batch.sql"),
+    let sql = match session.quiet()? {
+        (true, true) => include_str!("sql/acquire_batch_quiet.sql"),
+        _ => include_str!("sql/acquire_batch.sql"),
     };
     // They are of different locks, so that they may share a token too. Where there is none,
     // the careful way says why.
@@ -84,18 +78,14 @@ fn take_batch(session: &mut Session, claims: &[Claim]) -> Result<Vec<Option<Gran
         clients.push(client);
     }
     // One look at the clocks, after BEGIN and before the first is granted, dates them all.
-    let (now, wall) = (session.clock.now(), session.clock.wall_micros());
+    let (now, wall) = (session.clock.now(), session.clock.wall_micros() as i64);
+    let number = token.get() as i64;
     let mut statement = session.prepare(sql)?;
     let mut take = |(claim, client): (&Claim, i64)| {
-        let taken = statement.execute(params![
-            claim.name.as_str(),
-            token.get() as i64,
-            claim.owner.to_bytes(),
-            client,
-            nanos(now),
-            nanos(now + claim.ttl),
-            wall as i64
-        ])?;
+        let (lock, owner) = (claim.name.as_str(), claim.owner.to_bytes());
+        let (proved, expires) = (nanos(now), nanos(now + claim.ttl));
+        let taken =
+            statement.execute(params![lock, number, owner, client, proved, expires, wall])?;
         let proof = Proof { at: now, valid_for: claim.ttl };
         Ok((taken == 1).then_some(Grant { token, proof }))
     };

@@ -43,7 +43,7 @@ pub(super) async fn list(store: Arc<SqliteStore>, prefix: String) -> Result<Vec<
             names.iter().map(|name| info(session, name, now)).collect()
         })
     };
-    store.run_aside(look).await
+    store.run_separately(look).await
 }
 
 /// What is held or waited for, in order. The prefix is compared here, not by LIKE:
@@ -97,14 +97,9 @@ pub(super) async fn force_release(
             if let Some(LockRow { owner: Some(owner), token, client, .. }) = held {
                 let record = "insert into audit (at, lock, owner, token, by, reason) \
                               values (?1, ?2, ?3, ?4, ?5, ?6)";
-                let values = params![
-                    session.clock.wall_micros() as i64,
-                    name.as_str(),
-                    owner.to_bytes(),
-                    token.get() as i64,
-                    forced.by,
-                    forced.reason
-                ];
+                let (at, lock) = (session.clock.wall_micros() as i64, name.as_str());
+                let (id, number) = (owner.to_bytes(), token.get() as i64);
+                let values = params![at, lock, id, number, forced.by, forced.reason];
                 session.execute(record, values)?;
                 session.write_free(&name, now)?;
                 if let Some(client) = session.client(client)? {
@@ -120,7 +115,7 @@ pub(super) async fn force_release(
 
 pub(super) async fn examine(store: Arc<SqliteStore>) -> Result<Vec<Finding>> {
     let path = store.path.clone();
-    store.run_aside(move |session| findings(session, &path)).await
+    store.run_separately(move |session| findings(session, &path)).await
 }
 
 fn findings(session: &Session, path: &Path) -> Result<Vec<Finding>, Fault> {

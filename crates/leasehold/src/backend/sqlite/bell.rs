@@ -26,18 +26,18 @@ use crate::owner::Owner;
 pub(super) struct Bells {
     name: String,
     directory: PathBuf,
-    /// Who may use it may ring, too.
+    /// Its users may ring, too.
     database: PathBuf,
     folder: Mutex<Option<Arc<OwnedFd>>>,
     sender: UnixDatagram,
     /// The socket of this bell, and the task that reads it.
     listener: Mutex<Option<(UnixDatagram, JoinHandle<()>)>>,
-    desk: Arc<Desk>,
+    registry: Arc<Registry>,
 }
 
 /// Where messages are delivered.
 #[derive(Debug, Default)]
-struct Desk {
+struct Registry {
     waiters: Mutex<OwnerMap<Arc<Notify>>>,
     hints: Hints,
 }
@@ -46,15 +46,15 @@ impl Bells {
     pub(super) fn new(name: String, directory: PathBuf, database: PathBuf) -> io::Result<Self> {
         let sender = UnixDatagram::unbound()?;
         sender.set_nonblocking(true)?;
-        let (folder, listener, desk) = Default::default();
-        Ok(Self { name, directory, database, folder, sender, listener, desk })
+        let (folder, listener, registry) = Default::default();
+        Ok(Self { name, directory, database, folder, sender, listener, registry })
     }
 
     /// Tells the process that has this bell to look, for this owner. Errors are ignored, for it
     /// polls.
     pub(super) fn ring(&self, bell: &str, owner: Owner) {
         if bell == self.name {
-            return self.desk.deliver(owner);
+            return self.registry.deliver(owner);
         }
         let send = || {
             let folder = self.folder()?;
@@ -69,21 +69,21 @@ impl Bells {
 
     /// Hears the bell for this owner, until it is dropped.
     /// Must be called inside a tokio runtime with I/O enabled.
-    pub(super) fn listen(&self, owner: Owner) -> Waiter {
+    pub(super) fn subscribe(&self, owner: Owner) -> Subscription {
         self.bind();
         let bell = Arc::new(Notify::new());
-        self.desk.waiters.lock().insert(owner, bell.clone());
-        Waiter { owner, bell, desk: self.desk.clone() }
+        self.registry.waiters.lock().insert(owner, bell.clone());
+        Subscription { owner, bell, registry: self.registry.clone() }
     }
 
     /// The next bell that was rung for nobody who waits: a lease may be over.
     pub(super) async fn hint(&self) -> Hint {
         self.bind();
-        self.desk.hints.next().await
+        self.registry.hints.next().await
     }
 
-    /// Binds the socket and starts its task, if the one of before is not running or was
-    /// removed, as those who tidy up old files do.
+    /// Binds the socket and starts its task, unless both are there. A tool that tidies up old
+    /// files may have removed the socket.
     fn bind(&self) {
         if tokio::runtime::Handle::try_current().is_err() {
             return;
@@ -95,7 +95,7 @@ impl Bells {
         }
         let before = listener.take().inspect(|(_, task)| task.abort());
         let started = match before {
-            // The runtime of before is gone, the socket is not.
+            // Its runtime is gone, the socket is not.
             Some((socket, _)) if is_there => Ok(socket),
             _ => self.bind_socket(),
         }
@@ -124,12 +124,12 @@ impl Bells {
 
     fn start(&self, socket: UnixDatagram) -> io::Result<(UnixDatagram, JoinHandle<()>)> {
         let receiver = tokio::net::UnixDatagram::from_std(socket.try_clone()?)?;
-        let desk = self.desk.clone();
+        let registry = self.registry.clone();
         let task = tokio::spawn(async move {
             let mut message = [0; 16];
             while let Ok(length) = receiver.recv(&mut message).await {
                 if length == message.len() {
-                    desk.deliver(Owner::from_bytes(message));
+                    registry.deliver(Owner::from_bytes(message));
                 }
             }
         });
@@ -164,7 +164,7 @@ impl Drop for Bells {
     }
 }
 
-impl Desk {
+impl Registry {
     fn deliver(&self, owner: Owner) {
         match self.waiters.lock().get(&owner) {
             Some(bell) => bell.notify_one(),
@@ -173,24 +173,24 @@ impl Desk {
     }
 }
 
-/// An owner that listens.
+/// An owner that waits for its bell.
 #[derive(Debug)]
-pub(super) struct Waiter {
+pub(super) struct Subscription {
     owner: Owner,
     bell: Arc<Notify>,
-    desk: Arc<Desk>,
+    registry: Arc<Registry>,
 }
 
-impl Waiter {
+impl Subscription {
     /// Completes when the bell rings, or rang since the last time. Cancel safe.
     pub(super) async fn rung(&self) {
         self.bell.notified().await;
     }
 }
 
-impl Drop for Waiter {
+impl Drop for Subscription {
     fn drop(&mut self) {
-        let mut waiters = self.desk.waiters.lock();
+        let mut waiters = self.registry.waiters.lock();
         if waiters.get(&self.owner).is_some_and(|bell| Arc::ptr_eq(bell, &self.bell)) {
             waiters.remove(&self.owner);
         }
@@ -236,11 +236,11 @@ mod tests {
         fs::create_dir(deep.parent().unwrap()).unwrap();
         let (one, two) = (bells("one", &deep), bells("two", &deep));
         let owner = Owner::random();
-        let waiter = one.listen(owner);
+        let waiter = one.subscribe(owner);
         two.ring("one", owner);
         waiter.rung().await;
         drop(waiter);
-        assert!(one.desk.waiters.lock().is_empty(), "no leak of the waiter");
+        assert!(one.registry.waiters.lock().is_empty(), "no leak of the waiter");
 
         two.ring("one", owner);
         assert_eq!(one.hint().await, Hint::Lease(owner));
@@ -294,7 +294,7 @@ mod tests {
         let (one, two) = (bells("one", &directory), bells("two", &directory));
         let owner = Owner::random();
         for _ in 0..2 {
-            let waiter = one.listen(owner);
+            let waiter = one.subscribe(owner);
             two.ring("one", owner);
             tokio::time::timeout(std::time::Duration::from_secs(5), waiter.rung()).await.unwrap();
             fs::remove_dir_all(&directory).unwrap();
@@ -309,7 +309,7 @@ mod tests {
         for _ in 0..2 {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             runtime.unwrap().block_on(async {
-                let waiter = one.listen(owner);
+                let waiter = one.subscribe(owner);
                 two.ring("one", owner);
                 waiter.rung().await;
             });

@@ -44,7 +44,7 @@ impl Fault {
         }
     }
 
-    /// What the user is told.
+    /// The error for the user.
     pub(super) fn into_error(self, path: &Path) -> Error {
         match self {
             Self::Busy | Self::Ceiling(_) => {
@@ -106,39 +106,34 @@ pub(super) fn retry_while_busy<T>(
 }
 
 fn explain(error: rusqlite::Error, path: &Path) -> Error {
+    use ErrorKind::{Internal, Unavailable, Unusable};
     let file = path.display();
     let (kind, message) = match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => (
-            ErrorKind::Unavailable,
-            format!("the disk is full, {file} cannot grow; make room, then try again"),
-        ),
-        // It may be anybody's file: never advise to remove it.
-        Some(ErrorCode::NotADatabase) => (
-            ErrorKind::Unusable,
-            format!(
-                "{file} is no SQLite database, and so no Leasehold store; choose another path, it \
-                 was left as it is (if it was a store, it is damaged: restore it)"
-            ),
-        ),
-        Some(ErrorCode::DatabaseCorrupt) => (
-            ErrorKind::Unusable,
-            format!("{file} is damaged; restore it from a copy, or choose another path"),
-        ),
-        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => (
-            ErrorKind::Unusable,
-            format!(
-                "{file} cannot be opened for writing: {error}; its directory must exist, and \
-                 file and directory must be writable for this user"
-            ),
-        ),
-        Some(ErrorCode::SystemIoFailure) => (
-            ErrorKind::Unavailable,
-            format!("the disk below {file} failed: {error}; look at the kernel's log"),
-        ),
-        Some(ErrorCode::OutOfMemory) => {
-            (ErrorKind::Unavailable, "SQLite ran out of memory".to_owned())
+        Some(ErrorCode::DiskFull) => {
+            let advice = "make room, then try again";
+            (Unavailable, format!("the disk is full, {file} cannot grow; {advice}"))
         }
-        _ => (ErrorKind::Internal, format!("{file}: {error}")),
+        // It may be anybody's file: never advise to remove it.
+        Some(ErrorCode::NotADatabase) => {
+            let advice = "choose another path, it was left as it is (if it was a store, it is \
+                          damaged: restore it)";
+            (Unusable, format!("{file} is no SQLite database, and so no Leasehold store; {advice}"))
+        }
+        Some(ErrorCode::DatabaseCorrupt) => {
+            let advice = "restore it from a copy, or choose another path";
+            (Unusable, format!("{file} is damaged; {advice}"))
+        }
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+            let advice = "its directory must exist, and file and directory must be writable for \
+                          this user";
+            (Unusable, format!("{file} cannot be opened for writing: {error}; {advice}"))
+        }
+        Some(ErrorCode::SystemIoFailure) => {
+            let advice = "look at the kernel's log";
+            (Unavailable, format!("the disk below {file} failed: {error}; {advice}"))
+        }
+        Some(ErrorCode::OutOfMemory) => (Unavailable, "SQLite ran out of memory".to_owned()),
+        _ => (Internal, format!("{file}: {error}")),
     };
     Error::new(kind, message).caused_by(error)
 }

@@ -1,6 +1,6 @@
 //! Which file the store is, and whether it may be one. SQLite goes on with a file that was
-//! removed or replaced, and then those who come later meet at another one. It cannot be
-//! prevented, but seen: then all locks of this store are gone.
+//! removed or replaced, and later processes then meet at another one. This cannot be prevented,
+//! but it is noticed: then all locks of this store are gone.
 
 use std::fs;
 use std::io;
@@ -21,8 +21,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// How often to look: far less often than a request, far more often than a renewal.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The file that was opened, and the log and the index that SQLite keeps beside it: who
-/// removes only those parts the processes just as well.
+/// The file that was opened, and the log and the index that SQLite keeps beside it: removing
+/// only one of those parts the processes just as well.
 #[derive(Debug)]
 pub(super) struct OpenedFile {
     path: PathBuf,
@@ -32,8 +32,8 @@ pub(super) struct OpenedFile {
     process: u32,
     /// In nanoseconds since boot.
     look_at: AtomicU64,
-    /// The first of them that was found to be gone. That is final: who came meanwhile met
-    /// elsewhere.
+    /// The first of them that was found to be gone. That is final: processes that came meanwhile
+    /// met elsewhere.
     gone: OnceLock<PathBuf>,
 }
 

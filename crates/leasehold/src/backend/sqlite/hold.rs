@@ -21,14 +21,10 @@ pub(super) async fn renew(store: Arc<SqliteStore>, holds: Vec<Hold>) -> Result<V
             let at = session.clock.now();
             let mut statement = session.prepare(include_str!("sql/renew.sql"))?;
             let mut renew = |hold: &Hold| {
-                let renewed = statement.execute(params![
-                    hold.name.as_str(),
-                    hold.owner.to_bytes(),
-                    hold.token.get() as i64,
-                    nanos(at),
-                    nanos(at + hold.ttl)
-                ])?;
-                if renewed == 1 {
+                let (owner, token) = (hold.owner.to_bytes(), hold.token.get() as i64);
+                let (now, expires) = (nanos(at), nanos(at + hold.ttl));
+                let lease = params![hold.name.as_str(), owner, token, now, expires];
+                if statement.execute(lease)? == 1 {
                     return Ok(Renewal::Renewed(Proof { at, valid_for: hold.ttl }));
                 }
                 Ok(Renewal::NotYours(why_lost(session, hold)?))

@@ -1,5 +1,5 @@
-//! What nobody should wait for: checkpoints (they call fsync), raising the ceiling
-//! before it is reached, and sweeping what is over. A thread with a connection of
+//! The work that no request should wait for: checkpoints (they call fsync), raising the ceiling
+//! before it is reached, and sweeping what is over. It has a thread with a connection of
 //! its own, which ends with the store.
 
 use std::collections::HashSet;
@@ -28,7 +28,7 @@ const MANY_CLIENTS: i64 = 256;
 /// Rows per transaction, so that no one waits long for the database.
 const CHUNK: usize = 128;
 
-/// What fails now (another process writes, the disk is full) is done at the next tick.
+/// A chore that fails now (another process writes, the disk is full) is done at the next tick.
 pub(super) fn report(chore: &str, done: Result<(), Fault>) {
     if let Err(fault) = done {
         tracing::debug!(chore, ?fault, "housekeeping is put off");
@@ -70,13 +70,13 @@ impl Keeper {
         }
     }
 
-    /// What cannot wait for the next sweep.
+    /// Does what cannot wait for the next sweep.
     pub(super) fn tidy(&mut self, call: Call, we_wrote: bool) {
         let connection = &self.session.connection;
         let done = match call {
             // All processes that write see that it is long, and one checkpoint is enough.
             Call::Checkpoint => log::checkpoint_if_long(connection),
-            // What others wrote, too: they may come and go, each too soon to do it.
+            // Also of what others wrote: they may come and go, each too soon to do it.
             Call::Tick => log::checkpoint(connection),
         };
         report("checkpoint", done);
@@ -147,7 +147,7 @@ impl Keeper {
         let oldest = (self.session.clock.wall_micros() as i64).saturating_sub(AUDIT_FOR_MICROS);
         let sweeps = [
             ("bars", "until", now),
-            // Long after they count as dead: whoever serves the line needs them out of it.
+            // Long after they count as dead: until then whoever serves the queue takes them out.
             ("waiters", "alive_until", now.saturating_sub(60_000_000_000)),
             ("audit", "at", oldest),
         ];
@@ -184,7 +184,7 @@ impl Keeper {
         clients.sort_by_key(|client| session.viewer.sees(&client.process));
         for chunk in clients.chunks(CHUNK) {
             session.write(|session| {
-                // Those that live may have acquired something meanwhile; those that are gone have
+                // Live clients may have acquired something meanwhile; those that are gone have
                 // not, and a scan of all locks would hold up writers.
                 let may_live = chunk.iter().any(|client| !session.viewer.sees(&client.process));
                 let needed = if may_live { needed_clients(session)? } else { HashSet::new() };

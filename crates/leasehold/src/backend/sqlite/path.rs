@@ -1,8 +1,8 @@
-//! Where the store lies: in full, and when nobody says so; and who may use its files.
+//! Where the store lies, in full and by default, and who may use its files.
 //!
-//! That is whoever may use their folder. The umask (or the folder's default ACL) decides as for
-//! any file; where the folder is writable for its group or for all, so is the store in it,
-//! whatever the umask is. SQLite alone would let no second user write.
+//! The users of their folder may. The umask (or the folder's default ACL) decides as for any
+//! file; where the folder is writable for its group or for all, so is the store in it, whatever
+//! the umask is. SQLite alone would let no second user write.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, Permissions};
@@ -93,8 +93,8 @@ fn directory(variable: impl Fn(&str) -> Option<OsString>, is_root: bool) -> Opti
         .or_else(|| is_root.then(|| PathBuf::from("/var/lib/leasehold")))
 }
 
-/// Creates the database's file, if it is not there. What fails here SQLite tries again, and
-/// says why.
+/// Creates the database's file, if it is not there. If this fails, SQLite tries again, and says
+/// why.
 pub(super) fn create(path: &Path) {
     let Some(folder) = path.parent().and_then(|folder| stat(folder).ok()) else { return };
     // Not opened: closing it would drop the locks of SQLite, which another thread may have it
@@ -106,8 +106,8 @@ pub(super) fn create(path: &Path) {
     }
 }
 
-/// Gives the log and its index to those who may use the database: SQLite copies its mode, but
-/// not its group.
+/// Gives the log and its index to the users of the database: SQLite copies its mode, but not its
+/// group.
 pub(super) fn share_log(path: &Path) {
     let Ok(database) = stat(path) else { return };
     for part in &parts(path)[1..] {
@@ -119,8 +119,7 @@ pub(super) fn share_log(path: &Path) {
     }
 }
 
-/// Makes the folder of the bells, which this process just created, usable for those who may use
-/// the database.
+/// Makes the folder of the bells, which this process just created, usable for the database's users.
 pub(super) fn share_folder(folder: &OwnedFd, database: &Path) {
     let shared = Ours::open(folder, Path::new("."), FileType::Directory).and_then(|ours| {
         for entry in fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))? {
@@ -135,8 +134,7 @@ pub(super) fn share_folder(folder: &OwnedFd, database: &Path) {
     report(database, shared);
 }
 
-/// Makes a socket in this folder, which this process just bound, usable for those who may use
-/// the database.
+/// Makes a socket in this folder, which this process just bound, usable for the database's users.
 pub(super) fn share_socket(folder: &OwnedFd, socket: &str, database: &Path) {
     let shared = Ours::open(folder, Path::new(socket), FileType::Socket).and_then(|ours| {
         let rights = ours.join_group(database)?;

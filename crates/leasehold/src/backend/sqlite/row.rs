@@ -112,11 +112,10 @@ impl Session {
     /// ceiling that was fsynced first, so that after a power cut the ceiling is above every token
     /// that was ever seen.
     pub(super) fn next_token(&mut self, last: Option<&LockRow>) -> Result<Token, Fault> {
-        let marks = self
+        let floor: i64;
+        (floor, self.ceiling) = self
             .prepare("select floor, ceiling from meta")?
-            .query_row((), |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))?;
-        let floor;
-        (floor, self.ceiling) = marks;
+            .query_row((), |row| Ok((row.get(0)?, row.get(1)?)))?;
         let last = last.map_or(Token::new(0), |row| row.token).max(Token::new(floor as u64));
         let token = Token::after(last, self.clock.wall_micros()).ok_or_else(|| {
             Error::new(ErrorKind::Unusable, "no token below 2^53 is left in this database")
@@ -137,18 +136,9 @@ impl Session {
         term: Duration,
     ) -> Result<LockRow, Fault> {
         let (expires, since) = (now + term, self.clock.wall_micros() as i64);
-        self.execute(
-            include_str!("sql/grant.sql"),
-            params![
-                name.as_str(),
-                token.get() as i64,
-                owner.to_bytes(),
-                client,
-                nanos(now),
-                nanos(expires),
-                since
-            ],
-        )?;
+        let (lock, number, id) = (name.as_str(), token.get() as i64, owner.to_bytes());
+        let lease = params![lock, number, id, client, nanos(now), nanos(expires), since];
+        self.execute(include_str!("sql/grant.sql"), lease)?;
         let (owner, client, since) = (Some(owner), Some(client), time::at(since));
         Ok(LockRow { token, owner, client, proved: now, expires, since })
     }

@@ -53,8 +53,8 @@ impl SqliteStore {
         .await
     }
 
-    /// Runs what may take long, on a connection of its own, so that no lease waits for it.
-    pub(super) async fn run_aside<T, W>(self: Arc<Self>, mut work: W) -> Result<T>
+    /// Runs a request that may take long, on a connection of its own: no lease waits for it.
+    pub(super) async fn run_separately<T, W>(self: Arc<Self>, mut work: W) -> Result<T>
     where
         T: Send + 'static,
         W: FnMut(&mut Session) -> Result<T, Fault> + Send + 'static,
@@ -100,8 +100,8 @@ impl SqliteStore {
         .map_err(|fault| fault.into_error(&self.path))
     }
 
-    /// The disk is full, or nearly so: what is in the log is moved into the database, and the
-    /// log begins anew in its own space. Nothing more is written until that is done.
+    /// Moves the log into the database, because the disk is full, or nearly so. The log then
+    /// begins anew in its own space. Nothing more is written until that is done.
     fn make_room(&self) -> Result<(), Fault> {
         self.chores.full.store(true, Ordering::Relaxed);
         log::begin_anew(&self.session.lock().connection)?;
@@ -119,7 +119,7 @@ impl SqliteStore {
     ) -> Result<T, Fault> {
         let mut session = self.session.try_lock().ok_or(Fault::Busy)?;
         self.file.check(self.clock.now())?;
-        // What a panic left open would swallow a statement that commits by itself.
+        // A transaction that a panic left open would swallow a statement that commits by itself.
         session.undo();
         let done = work(&mut session);
         let rings = std::mem::take(&mut session.rings);

@@ -1,14 +1,16 @@
 //! Opening the database: is it ours, is it of this version, and which boot does it belong to?
 //! Nothing is written to a file before it is known to be ours.
 //!
-//! What an earlier boot left is void, since nobody of it is alive. But another boot id is no proof
-//! of an earlier boot: a container may have one of its own. So only a process that has the file to
-//! itself voids anything.
+//! Leases of an earlier boot are void, since no process of it is alive. But another boot id is no
+//! proof of an earlier boot: a container may have one of its own. So only a process that has the
+//! file to itself voids anything.
 
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, OptionalExtension, params};
+use rusqlite::{
+    Connection, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params,
+};
 
 use super::error::{Fault, PATIENCE, retry_while_busy};
 use super::log;
@@ -112,7 +114,11 @@ fn begin_boot(path: &Path, clock: &Clock, boot: &str) -> Result<(), Fault> {
 /// Opens the database, and creates it for this boot if it is not there.
 fn open_or_create(path: &Path, clock: &Clock, boot: &str) -> Result<Connection, Fault> {
     let connection = connect(path)?;
-    let is_new = look(&connection, path)?;
+    // On one snapshot: its marks of before and its tables of after another process created them
+    // would look like a database of someone else.
+    let snapshot = connection.unchecked_transaction()?;
+    let is_new = identify(&snapshot, path)?;
+    drop(snapshot);
     use_wal(&connection, path)?;
     // At once: until then users of another first group cannot write to the log.
     share_log(path);
@@ -128,20 +134,17 @@ fn open_or_create(path: &Path, clock: &Clock, boot: &str) -> Result<Connection, 
 
 /// A connection with our settings; never waits for others by itself.
 pub(super) fn connect(path: &Path) -> Result<Connection, Fault> {
-    let connection = open_file(path)?;
-    configure(&connection)?;
-    Ok(connection)
+    configure(open_file(path)?)
 }
 
 /// The same for the only process that has the file open; otherwise the file is busy. Others
 /// find it busy until this connection is dropped.
 fn connect_alone(path: &Path) -> Result<Connection, Fault> {
     let connection = open_file(path)?;
-    // Before anything is read: only then does SQLite lock the whole file for it, which those
-    // who have it open, each with a lock of its own, do not allow.
+    // Before anything is read: only then does SQLite lock the whole file for it. Processes that
+    // have it open, each with a lock of its own, do not allow that.
     connection.pragma_update(None, "locking_mode", "exclusive")?;
-    configure(&connection)?;
-    Ok(connection)
+    configure(connection)
 }
 
 fn open_file(path: &Path) -> Result<Connection, Fault> {
@@ -161,7 +164,7 @@ fn open_file(path: &Path) -> Result<Connection, Fault> {
     Ok(connection)
 }
 
-fn configure(connection: &Connection) -> Result<(), Fault> {
+fn configure(connection: Connection) -> Result<Connection, Fault> {
     connection.set_prepared_statement_cache_capacity(64);
     // A frame of the log is a page, and a lock is a hundred bytes: small pages are written
     // and checked faster, larger ones are fewer when many locks change at once. Only a new
@@ -172,18 +175,7 @@ fn configure(connection: &Connection) -> Result<(), Fault> {
     connection.pragma_update(None, "journal_size_limit", log::LARGEST_IDLE)?;
     connection.pragma_update(None, "temp_store", "memory")?;
     connection.pragma_update(None, "synchronous", "normal")?;
-    Ok(())
-}
-
-/// Identifies the file on one snapshot: its marks of before and its tables of after another
-/// process created them would look like a database of someone else.
-fn look(connection: &Connection, path: &Path) -> Result<bool, Fault> {
-    connection.execute_batch("begin")?;
-    let is_new = identify(connection, path);
-    if !connection.is_autocommit() {
-        connection.execute_batch("rollback")?;
-    }
-    is_new
+    Ok(connection)
 }
 
 /// Whether the file is new; an error if it is not for us. Inside a transaction.
@@ -231,14 +223,12 @@ pub(super) fn write_to_disk<T>(
     work: impl FnOnce() -> Result<T, Fault>,
 ) -> Result<T, Fault> {
     connection.pragma_update(None, "synchronous", "full")?;
-    let begun = connection.execute_batch("begin immediate").map_err(Fault::from);
-    let written = begun.and_then(|()| work()).and_then(|value| {
-        connection.execute_batch("commit").map_err(|error| Fault::from(error).in_commit())?;
+    let begun = Transaction::new_unchecked(connection, TransactionBehavior::Immediate);
+    let written = begun.map_err(Fault::from).and_then(|transaction| {
+        let value = work()?;
+        transaction.commit().map_err(|error| Fault::from(error).in_commit())?;
         Ok(value)
     });
-    if !connection.is_autocommit() {
-        connection.execute_batch("rollback")?;
-    }
     connection.pragma_update(None, "synchronous", "normal")?;
     written
 }

@@ -121,15 +121,9 @@ impl Session {
                     and pid = ?4 and started is ?5 and process_group is ?6";
         let add = "insert into clients (bell, label, host, pid, started, process_group, namespace) \
                    values (?1, ?2, ?3, ?4, ?5, ?6, ?7) returning id";
-        let columns = params![
-            self.bell,
-            holder.label,
-            holder.host,
-            holder.pid,
-            process.started,
-            holder.process_group,
-            process.namespace
-        ];
+        let Holder { label, host, pid, process_group, .. } = &**holder;
+        let (started, namespace) = (process.started, process.namespace);
+        let columns = params![self.bell, label, host, pid, started, process_group, namespace];
         let id = match self.find(find, &columns[..6], |row| row.get(0))? {
             Some(id) => id,
             None => self.prepare(add)?.query_row(columns, |row| row.get(0))?,

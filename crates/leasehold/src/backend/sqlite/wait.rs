@@ -54,29 +54,29 @@ pub(super) async fn wait(store: Arc<SqliteStore>, claim: Claim) -> Result<Turn> 
         return Err(Error::new(ErrorKind::NoRuntime, "waiting needs a tokio runtime"));
     }
     // Listen first, then look: a grant in between must not go unheard (redisson#1763).
-    let bell = store.bells.listen(claim.owner);
+    let bell = store.bells.subscribe(claim.owner);
     let mut exit = Exit::default();
-    let mut beat_at = store.clock.now() + HEARTBEAT;
-    let mut beats = false;
+    let mut heartbeat_at = store.clock.now() + HEARTBEAT;
+    let mut heartbeat = false;
     loop {
-        let mut standing = stand(&store, &claim, beats).await?;
-        if matches!(standing, Standing::Free) && !beats {
-            beats = true;
+        let mut standing = stand(&store, &claim, heartbeat).await?;
+        if matches!(standing, Standing::Free) && !heartbeat {
+            heartbeat = true;
             standing = stand(&store, &claim, true).await?;
         }
-        if beats {
-            beat_at = store.clock.now() + HEARTBEAT;
+        if heartbeat {
+            heartbeat_at = store.clock.now() + HEARTBEAT;
         }
         let wake_at = match standing {
             Standing::Granted(grant) => return Ok(Turn::Granted(grant)),
             Standing::Lost => return Ok(Turn::TryAgain),
-            Standing::Free => beat_at,
+            Standing::Free => heartbeat_at,
             Standing::Behind(expires, process) => {
                 exit.watch(&store, process);
-                expires.min(beat_at).min(exit.look_again_at(&store))
+                expires.min(heartbeat_at).min(exit.look_again_at(&store))
             }
         };
-        beats = tokio::select! {
+        heartbeat = tokio::select! {
             biased;
             () = bell.rung() => false,
             () = exit.happens() => true,
@@ -85,9 +85,9 @@ pub(super) async fn wait(store: Arc<SqliteStore>, claim: Claim) -> Result<Turn> 
     }
 }
 
-async fn stand(store: &Arc<SqliteStore>, claim: &Claim, beats: bool) -> Result<Standing> {
+async fn stand(store: &Arc<SqliteStore>, claim: &Claim, heartbeat: bool) -> Result<Standing> {
     let claim = claim.clone();
-    let look = move |session: &mut Session| match beats {
+    let look = move |session: &mut Session| match heartbeat {
         true => session.write(|session| look(session, &claim, true)),
         false => session.read(|session| look(session, &claim, false)),
     };
@@ -96,25 +96,25 @@ async fn stand(store: &Arc<SqliteStore>, claim: &Claim, beats: bool) -> Result<S
 
 /// Looks where we stand. With a heartbeat it also says that we are alive, and serves the queue if
 /// nobody holds the lock any more.
-fn look(session: &mut Session, claim: &Claim, beats: bool) -> Result<Standing, Fault> {
+fn look(session: &mut Session, claim: &Claim, heartbeat: bool) -> Result<Standing, Fault> {
     let now = session.clock.now();
     let row = session.lock_row(&claim.name)?;
     if let Some(row) = row.as_ref().filter(|row| row.is_live_for(claim.owner, now)) {
         return Ok(Standing::Granted(row.grant()));
     }
+    let (lock, owner) = (claim.name.as_str(), claim.owner.to_bytes());
     let find = "select alive_until from waiters where lock = ?1 and owner = ?2";
-    let place = params![claim.name.as_str(), claim.owner.to_bytes()];
-    let Some(alive_until) = session.find(find, place, |row| row.get(0))?.map(moment) else {
+    let found = session.find(find, params![lock, owner], |row| row.get(0))?;
+    let Some(alive_until) = found.map(moment) else {
         return Ok(Standing::Lost);
     };
-    if beats {
+    if heartbeat {
         let refresh = "update waiters set alive_until = ?3 where lock = ?1 and owner = ?2";
-        let until = nanos(now + ALIVE_FOR);
-        session.execute(refresh, params![claim.name.as_str(), claim.owner.to_bytes(), until])?;
+        session.execute(refresh, params![lock, owner, nanos(now + ALIVE_FOR)])?;
     }
     let holder = match row {
         Some(row) if session.is_held(&row, now)? => row,
-        _ if !beats => return Ok(Standing::Free),
+        _ if !heartbeat => return Ok(Standing::Free),
         // We overslept, so the machine did, and those before us as well: they are late, not
         // dead. Give them until the next heartbeat before they lose their place.
         _ if alive_until <= now && !session.is_first(claim)? => return Ok(Standing::Free),
@@ -163,15 +163,11 @@ impl Session {
 
     /// Takes a place in the queue, or keeps the one that it has.
     pub(super) fn enqueue(&mut self, claim: &Claim, now: Moment) -> Result<(), Fault> {
+        let (lock, owner) = (claim.name.as_str(), claim.owner.to_bytes());
         let client = self.introduce(&claim.holder)?;
-        let values = params![
-            claim.name.as_str(),
-            claim.owner.to_bytes(),
-            client,
-            i64::try_from(claim.ttl.as_nanos()).unwrap_or(i64::MAX),
-            nanos(now + ALIVE_FOR)
-        ];
-        self.execute(include_str!("sql/enqueue.sql"), values).map(drop)
+        let ttl = i64::try_from(claim.ttl.as_nanos()).unwrap_or(i64::MAX);
+        let place = params![lock, owner, client, ttl, nanos(now + ALIVE_FOR)];
+        self.execute(include_str!("sql/enqueue.sql"), place).map(drop)
     }
 
     pub(super) fn dequeue(&mut self, name: &Name, owner: Owner) -> Result<(), Fault> {

@@ -89,7 +89,7 @@ async fn releasing_a_lapsed_lease_tells_the_truth() {
 }
 
 #[tokio::test]
-async fn settling_adopts_a_grant_or_bars_the_owner() {
+async fn settling_adopts_a_grant_or_leaves_a_tombstone() {
     let world = World::new();
     let store = world.open();
     let (got, late) = (claim("a"), claim("b"));

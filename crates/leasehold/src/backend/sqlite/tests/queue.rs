@@ -1,4 +1,4 @@
-//! Waiting in line, between stores that share nothing but the file.
+//! Waiting in the queue, between stores that share nothing but the file.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ fn waiting(store: &Arc<SqliteStore>, claim: &Claim) -> JoinHandle<Result<Turn>> 
     tokio::spawn(store.clone().wait(claim.clone()))
 }
 
-async fn line_up(store: &Arc<SqliteStore>, claim: &Claim) {
+async fn enqueue(store: &Arc<SqliteStore>, claim: &Claim) {
     let verdict = ask(store, claim).await;
     assert!(matches!(verdict, Verdict::Queued(Some(_))), "{verdict:?}");
 }
@@ -37,11 +37,11 @@ async fn waiters_are_served_in_the_order_in_which_they_came() {
     let mut grant = take(&stores[0], &claims[0]).await;
     let mut tasks = Vec::new();
     for (store, claim) in stores.iter().zip(&claims).skip(1) {
-        line_up(store, claim).await;
+        enqueue(store, claim).await;
         tasks.push(waiting(store, claim));
     }
     // Asking again keeps the place.
-    line_up(&stores[1], &claims[1]).await;
+    enqueue(&stores[1], &claims[1]).await;
     assert_eq!(waiters(&stores[0]).await, 3);
     for (i, task) in tasks.into_iter().enumerate() {
         let before = grant;
@@ -59,7 +59,7 @@ async fn a_newcomer_does_not_pass_those_who_wait() {
     let (one, two) = (world.open(), world.open());
     take(&one, &claim("a")).await;
     let first = queueing("a");
-    line_up(&two, &first).await;
+    enqueue(&two, &first).await;
     // The lease lapses while the waiter is alive but has not looked yet.
     let refresh = "update waiters set alive_until = alive_until + 60000000000";
     world.keeper().session.connection.execute(refresh, ()).unwrap();
@@ -74,7 +74,7 @@ async fn a_waiter_takes_over_when_the_holders_time_is_up() {
     let (one, two) = (world.open(), world.open());
     take(&one, &claim("a")).await;
     let first = queueing("a");
-    line_up(&two, &first).await;
+    enqueue(&two, &first).await;
     let task = waiting(&two, &first);
     tokio::task::yield_now().await;
     world.hand.advance(TTL);
@@ -88,8 +88,8 @@ async fn after_a_suspend_the_order_is_kept() {
     let stores = [world.open(), world.open(), world.open()];
     take(&stores[0], &claim("a")).await;
     let (first, second) = (queueing("a"), queueing("a"));
-    line_up(&stores[1], &first).await;
-    line_up(&stores[2], &second).await;
+    enqueue(&stores[1], &first).await;
+    enqueue(&stores[2], &second).await;
     // The second one looks first.
     let late = waiting(&stores[2], &second);
     let early = waiting(&stores[1], &first);
@@ -108,15 +108,15 @@ async fn waiters_that_do_not_answer_or_are_gone_are_skipped() {
     let (one, two) = (world.open(), world.open());
     let held = claim("a");
     let grant = take(&one, &held).await;
-    line_up(&one, &queueing("a")).await;
+    enqueue(&one, &queueing("a")).await;
     world.hand.advance(Duration::from_secs(3));
     let mut child = Command::new("sleep").arg("600").spawn().unwrap();
     let holder = Arc::new(Holder::new("here", child.id(), "sleep"));
-    line_up(&two, &Claim { holder, ..queueing("a") }).await;
+    enqueue(&two, &Claim { holder, ..queueing("a") }).await;
     child.kill().unwrap();
     child.wait().unwrap();
     let alive = queueing("a");
-    line_up(&two, &alive).await;
+    enqueue(&two, &alive).await;
     let task = waiting(&two, &alive);
     give_back(&one, &held, grant).await;
     turn(task).await;
@@ -131,7 +131,7 @@ async fn the_death_of_the_holders_process_wakes_a_waiter() {
     let holder = Arc::new(Holder::new("here", child.id(), "sleep"));
     take(&one, &Claim { holder, ..claim("a") }).await;
     let next = queueing("a");
-    line_up(&two, &next).await;
+    enqueue(&two, &next).await;
     let task = waiting(&two, &next);
     tokio::task::yield_now().await;
     // The clock stands still: nothing but the death can end the wait.
@@ -148,7 +148,7 @@ async fn a_holder_that_died_before_the_wait_began_is_not_waited_for() {
     let holder = Arc::new(Holder::new("here", child.id(), "sleep"));
     take(&one, &Claim { holder, ..claim("a") }).await;
     let next = queueing("a");
-    line_up(&two, &next).await;
+    enqueue(&two, &next).await;
     child.kill().unwrap();
     child.wait().unwrap();
     turn(waiting(&two, &next)).await;
@@ -161,8 +161,8 @@ async fn leaving_passes_the_grant_on() {
     let held = claim("a");
     let grant = take(&one, &held).await;
     let (quits, stays) = (queueing("a"), queueing("a"));
-    line_up(&one, &quits).await;
-    line_up(&two, &stays).await;
+    enqueue(&one, &quits).await;
+    enqueue(&two, &stays).await;
     let task = waiting(&two, &stays);
     give_back(&one, &held, grant).await;
     one.clone().leave(quits.clone()).await.unwrap();
@@ -177,7 +177,7 @@ async fn a_dropped_wait_keeps_the_place_and_a_settled_one_does_not() {
     let held = claim("a");
     let grant = take(&store, &held).await;
     let next = queueing("a");
-    line_up(&store, &next).await;
+    enqueue(&store, &next).await;
     let task = waiting(&store, &next);
     tokio::task::yield_now().await;
     task.abort();
@@ -196,7 +196,7 @@ async fn force_lets_the_next_waiter_in() {
     let (one, two) = (world.open(), world.open());
     let grant = take(&one, &claim("a")).await;
     let next = queueing("a");
-    line_up(&two, &next).await;
+    enqueue(&two, &next).await;
     let task = waiting(&two, &next);
     one.clone().force_release(name("a"), Forced::new("ada", "stuck")).await.unwrap();
     assert!(turn(task).await.token > grant.token);
