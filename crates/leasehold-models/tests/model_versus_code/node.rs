@@ -334,7 +334,7 @@ impl<'a> NodeComparison<'a> {
         let floor = self.resolve(Some(floor), 0);
         let keeps = if keeps { "+" } else { "-" };
         let args = words([&word, &list(its_list), &keeps, &epoch, &longest, &floor]);
-        let seen = self.world.script("STANDING", &[self.marker_key()], &args);
+        let seen = self.world.script("NODE_STATUS", &[self.marker_key()], &args);
         let run = format!("{}{keeps}", self.world.run_id());
         let order = match word {
             "notice" => Order::Notice,
@@ -389,7 +389,7 @@ impl<'a> NodeComparison<'a> {
             self.world.ask::<()>(cmd("SET").arg(&key).arg(text));
             self.marker.run = format!("{}{}", self.world.run_id(), sign(keeps));
         }
-        self.world.script("STANDING", &[key], &words([&"arrive", &"", &sign(keeps)]));
+        self.world.script("NODE_STATUS", &[key], &words([&"arrive", &"", &sign(keeps)]));
         for lock in &mut self.locks {
             lock.node.restart(&self.rules, kept && keeps);
         }

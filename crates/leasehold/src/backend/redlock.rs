@@ -10,55 +10,51 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc};
+use futures_util::future::join_all;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::redis::examine::refuse_unsafe;
-use super::redis::info::Info;
-use super::redis::keys::Keys;
-use super::redis::session::KEEPS;
-use super::redis::url::Settings;
-use crate::backend::{
-    Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Release, Renewal, Reply, Turn,
-    Verdict,
+use super::kit::hints::Hints;
+use super::kit::verbs::verbs;
+// All that it shares with one server of Redis.
+use super::redis::{
+    admin::{REMEMBERED, Seen, lease, names_at},
+    connection::Connector,
+    error::{Failure, unexpected},
+    examine::{of_server, refuse_unsafe},
+    info::Info,
+    keys::{Companion, Keys},
+    script::{Call, Record, Script, scripts},
+    script::{bytes, encode_holder, left, millis, number, parts, text},
+    session::{KEEPS, Role, Server},
+    url::{Host, Settings},
+    waiters::Waiters,
 };
+use crate::backend::Hint;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::guarantees::{Consistency, Guarantees};
-use crate::loss::Forced;
 use crate::name::Name;
 use crate::owner::Owner;
-use crate::token::Token;
 
-use bids::Bids;
-use mend::Next;
-use node::{Node, Said};
-pub use repair::repair;
+use ledger::Ledger;
+use node::{Node, list_hash};
+pub use recovery::repair;
 #[doc(hidden)]
 pub use script::script_text;
-use standing::{Standing, expected, list_hash};
-use survey::{Step, Survey};
-pub use verdict::{NodeVerdict, NodeVerdicts};
+pub use votes::{NodeVerdict, NodeVerdicts};
 
-mod asking;
-mod bids;
-mod claim;
-mod examine;
-mod force;
+mod acquire;
+mod admin;
+mod attempt;
 mod hold;
-mod inspect;
-mod line;
-mod mend;
+mod ledger;
 mod node;
 mod poll;
-mod quorum;
-mod repair;
+mod recovery;
 mod script;
-mod standing;
-mod survey;
-mod tally;
-mod undo;
-mod verdict;
+mod votes;
+mod wait;
 
 /// The most claims, renewals or releases of one call.
 const BATCH: usize = 256;
@@ -69,16 +65,10 @@ const IN_FLIGHT: usize = 2;
 const FEWEST: usize = 3;
 /// More nodes than this are a mistake.
 const MOST: usize = 31;
-/// How often nodes that do not agree are looked at again before a client is refused.
-const LOOKS: u32 = 4;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
-/// How many hints may be on their way; what is beyond them, renewals tell.
-const HINTS: usize = 64;
-
 /// How far a token may be ahead of the clocks and still lead the guesses, in µs.
 const CREDIBLE: u64 = 1_000_000;
 
-const STORE: &str = "redlock";
+const NAME: &str = "redlock";
 
 /// Locks on a majority of independent Redis masters.
 pub struct RedlockStore {
@@ -98,10 +88,10 @@ pub struct RedlockStore {
     /// How far the nodes' clocks are ahead of ours, in µs.
     ahead: AtomicI64,
     last_guess: AtomicU64,
-    bids: Bids,
-    mending: Arc<Notify>,
-    hints: mpsc::Sender<Hint>,
-    hinted: tokio::sync::Mutex<mpsc::Receiver<Hint>>,
+    ledger: Ledger,
+    /// There is a node to bring back.
+    recovery_due: Arc<Notify>,
+    hints: Hints,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -120,7 +110,7 @@ impl RedlockStore {
     /// All of these say what every node said ([`NodeVerdicts`] is their source).
     pub async fn open(url: &str, clock: Clock) -> Result<Arc<Self>> {
         let opening = async { Self::open_with(Settings::parse(url)?, clock).await };
-        opening.await.map_err(|error| error.on_store(STORE).during(Operation::Connect, None))
+        opening.await.map_err(|error| error.on_store(NAME).during(Operation::Connect, None))
     }
 
     async fn open_with(settings: Settings, clock: Clock) -> Result<Arc<Self>> {
@@ -144,7 +134,6 @@ impl RedlockStore {
             Some(name) => list_hash([format!("{name}/{}", nodes.len())].iter()),
             None => list_hash(settings.hosts.iter()),
         };
-        let (hints, hinted) = mpsc::channel(HINTS);
         Ok(Self {
             majority: nodes.len() / 2 + 1,
             list,
@@ -153,10 +142,9 @@ impl RedlockStore {
             epoch: AtomicU64::new(0),
             ahead: AtomicI64::new(0),
             last_guess: AtomicU64::new(0),
-            bids: Bids::default(),
-            mending: Arc::default(),
-            hints,
-            hinted: tokio::sync::Mutex::new(hinted),
+            ledger: Ledger::default(),
+            recovery_due: Arc::default(),
+            hints: Hints::default(),
             tasks: Vec::new(),
             guarantees: promises(),
             settings,
@@ -165,18 +153,17 @@ impl RedlockStore {
         })
     }
 
-    /// From now on it hears its nodes, and mends them.
+    /// From now on it hears its nodes, and brings them back.
     fn start(mut self) -> Arc<Self> {
         Arc::new_cyclic(|this| {
-            let store = &mut self;
-            let mending = mend::mend(this.clone(), store.mending.clone());
-            store.tasks.push(tokio::spawn(mending));
-            for node in &store.nodes {
+            let recovering = recovery::recover_when_due(this.clone(), self.recovery_due.clone());
+            self.tasks.push(tokio::spawn(recovering));
+            for node in &self.nodes {
                 let (this, index) = (this.clone(), node.index);
-                let mut hints = node.ears.hints.subscribe();
-                store.tasks.push(tokio::spawn(async move {
+                let mut messages = node.messages.hints.subscribe();
+                self.tasks.push(tokio::spawn(async move {
                     loop {
-                        let hint = hints.recv().await.unwrap_or(Hint::All);
+                        let hint = messages.recv().await.unwrap_or(Hint::All);
                         let Some(store) = this.upgrade() else { return };
                         store.heard(index, hint);
                     }
@@ -188,10 +175,9 @@ impl RedlockStore {
 
     /// Refuses nodes on which locks cannot work, or not safely; whether all keep their data.
     async fn check_nodes(&self) -> Result<bool> {
-        let asked =
-            self.nodes.iter().map(|node| async move { (node, Info::ask(&node.server).await) });
+        let asked = self.nodes.iter().map(async |node| (node, Info::ask(&node.server).await));
         let mut keeps = true;
-        for (node, info) in futures_util::future::join_all(asked).await {
+        for (node, info) in join_all(asked).await {
             // Those that do not answer are counted when it comes to the vote.
             let Ok(info) = info else { continue };
             refuse_unsafe(&node.server, &info, self.settings.allow_unsafe)?;
@@ -207,54 +193,20 @@ impl RedlockStore {
         Ok(keeps)
     }
 
-    /// Makes sure that a majority votes; founds the store if no node ever has.
-    async fn join(&self) -> Result<()> {
-        let patience = self.settings.timeout + self.settings.timeout;
-        let until = self.clock.now() + patience;
-        let mut stuck = 0;
-        loop {
-            let survey = self.step(&self.nodes, Step::Look).await;
-            self.learn(&survey);
-            let others =
-                |standing: &Standing| standing.list().is_some_and(|list| list != self.list);
-            let foreign = survey.stands().any(|(_, stand)| others(&stand.standing));
-            let voters = survey.members(&self.list).len();
-            if voters >= self.majority && !foreign {
-                if voters < self.nodes.len() {
-                    // Here, not only in the background: all clients may be short-lived.
-                    if survey.stands().count() > voters {
-                        self.mend_once().await;
-                    }
-                    self.mending.notify_one();
-                }
-                return Ok(());
-            }
-            let next = if foreign { Next::Stuck } else { self.mend_once().await };
-            match next {
-                Next::Nothing => {}
-                Next::Again(pause) if self.clock.now() < until => {
-                    self.clock.sleep(pause.min(patience)).await;
-                }
-                // Nodes are looked at one after the other: while another client founds the
-                // store, what is seen of them may fit no step of it.
-                Next::Stuck if !foreign && stuck < LOOKS => {
-                    stuck += 1;
-                    self.clock.sleep(BETWEEN_LOOKS).await;
-                }
-                Next::Again(_) | Next::Stuck => {
-                    return Err(survey.verdicts(&self.list).no_majority());
-                }
-            }
-        }
-    }
-
     fn keys(&self, name: &Name) -> Keys {
         Keys::new(&self.settings.prefix, name)
     }
 
+    /// A call of a script that looks at the marker first, with so many other keys.
+    fn call(&self, script: &'static Script, keys: usize) -> Call {
+        let mut call = Call::new(script, 0, 1 + keys);
+        call.arg(&self.marker);
+        call
+    }
+
     /// How the marker of a node that votes with us begins.
     fn expected(&self) -> String {
-        expected(&self.list, self.epoch.load(Ordering::Acquire))
+        format!("member {} {} ", self.list, self.epoch.load(Ordering::Acquire))
     }
 
     /// A token that is probably higher than any before, and that no other attempt guesses.
@@ -290,80 +242,44 @@ impl RedlockStore {
         }
     }
 
-    /// What a survey tells about epochs and clocks. An epoch never goes back: an old answer
-    /// does not hide a newer one.
-    fn learn(&self, survey: &Survey) {
-        let epochs = survey.members(&self.list).into_iter().map(|(_, known)| known.epoch);
-        if let Some(epoch) = epochs.max() {
-            self.epoch.fetch_max(epoch, Ordering::AcqRel);
-        }
-        if let Some(clock) = survey.clock() {
-            self.learn_clock(clock, survey.asked);
-        }
-    }
-
-    /// Notes why a node did not vote, and has it mended if that helps. Whether asking again
-    /// helps, since only our epoch was behind.
-    fn note(&self, node: usize, said: &Said, verdicts: &mut [Option<NodeVerdict>]) -> bool {
-        let (verdict, stale) = match said {
-            Said::Answers(_) => {
-                (NodeVerdict::Refused("it answered what no script answers".to_owned()), false)
-            }
-            Said::Failed(failure) => (NodeVerdict::of_failure(failure), false),
-            Said::NoVote(standing) => {
-                let verdict = NodeVerdict::of_standing(standing, &self.list);
-                let mut stale = false;
-                if let (Standing::Member(known), NodeVerdict::OtherEpoch) = (standing, &verdict) {
-                    let before = self.epoch.fetch_max(known.epoch, Ordering::AcqRel);
-                    stale = known.epoch >= before;
-                    if known.epoch < before {
-                        self.mending.notify_one();
-                    }
-                } else if verdict != NodeVerdict::OtherList {
-                    self.mending.notify_one();
-                }
-                (verdict, stale)
-            }
-        };
-        verdicts[node] = Some(verdict);
-        stale
+    /// How long a node may take: well below the TTLs, and little enough that two round trips end
+    /// before the caller gives up.
+    fn limit(&self, ttls: impl Iterator<Item = Duration>) -> Duration {
+        const LEAST: Duration = Duration::from_millis(20);
+        const MOST: Duration = Duration::from_millis(800);
+        let most = self.settings.timeout;
+        (ttls.min().unwrap_or(most) / 4).max(LEAST).min(MOST).min(most)
     }
 
     /// A node's message.
     fn heard(&self, node: usize, hint: Hint) {
         match hint {
-            Hint::Lease(owner) if self.bids.heard(owner, node) => {}
-            Hint::All => {
-                self.bids.heard_nothing(self.clock.now());
-                let _ = self.hints.try_send(hint);
-            }
-            // Nobody may listen, or too many are on their way: renewals tell as well.
-            Hint::Lease(_) => drop(self.hints.try_send(hint)),
+            Hint::Lease(owner) if self.ledger.heard(owner, node) => return,
+            Hint::Lease(_) => {}
+            Hint::All => self.ledger.heard_nothing(self.clock.now()),
         }
+        self.hints.announce(hint);
     }
 }
 
 fn check_list(settings: &Settings) -> Result<()> {
-    let count = settings.hosts.len();
-    if count < FEWEST {
-        let message = format!(
+    let (hosts, count) = (&settings.hosts, settings.hosts.len());
+    let mut places = hosts.iter().enumerate();
+    let wrong = if count < FEWEST {
+        format!(
             "redlock needs at least three independent nodes, and this URL names {count}: with \
              fewer none may fail (for one server write redis://)"
-        );
-        return Err(Error::invalid(message));
-    }
-    if count > MOST {
-        return Err(Error::invalid(format!("redlock on {count} nodes is more than {MOST}")));
-    }
-    for (place, host) in settings.hosts.iter().enumerate() {
-        if settings.hosts[..place].contains(host) {
-            return Err(Error::invalid(format!("{host} is named twice: one node has one vote")));
-        }
-    }
-    if settings.wait_replicas > 0 {
-        return Err(Error::invalid("wait-replicas is for redis://; a redlock needs no replicas"));
-    }
-    Ok(())
+        )
+    } else if count > MOST {
+        format!("redlock on {count} nodes is more than {MOST}")
+    } else if let Some((_, host)) = places.find(|(place, host)| hosts[..*place].contains(host)) {
+        format!("{host} is named twice: one node has one vote")
+    } else if settings.wait_replicas > 0 {
+        "wait-replicas is for redis://; a redlock needs no replicas".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid(wrong))
 }
 
 fn promises() -> Guarantees {
@@ -376,77 +292,18 @@ fn promises() -> Guarantees {
             "a holder that is paused beyond its deadline (its token stops it at the resource)",
             "a majority of the nodes that loses its data",
         ],
-        ..Guarantees::of(STORE)
+        ..Guarantees::of(NAME)
     }
 }
 
-impl Backend for RedlockStore {
-    fn guarantees(&self) -> &Guarantees {
-        &self.guarantees
-    }
-
-    fn limits(&self) -> Limits {
-        Limits::new(BATCH, IN_FLIGHT)
-    }
-
-    fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
-        Box::pin(async move { self.claim(claims).await })
-    }
-
-    fn wait(self: Arc<Self>, claim: Claim) -> Reply<Turn> {
-        Box::pin(async move { self.wait_for_turn(claim).await })
-    }
-
-    fn leave(self: Arc<Self>, claim: Claim) -> Reply<()> {
-        Box::pin(async move { self.leave_line(claim).await })
-    }
-
-    fn settle(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Option<Grant>>> {
-        Box::pin(async move { self.settle_claims(claims).await })
-    }
-
-    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Renewal>> {
-        Box::pin(async move { self.renew_holds(holds).await })
-    }
-
-    fn release(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Release>> {
-        Box::pin(async move { self.release_holds(holds).await })
-    }
-
-    fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
-        Box::pin(async move {
-            let info = self.look(&[name]).await?.pop();
-            Ok(info
-                .filter(|info| info.lease.is_some() || info.waiters > 0 || info.forced.is_some()))
-        })
-    }
-
-    fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
-        Box::pin(async move { self.look_at_all(&prefix).await })
-    }
-
-    fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>> {
-        Box::pin(async move { self.force(name, forced).await })
-    }
-
-    fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
-        Box::pin(async move { self.findings().await })
-    }
-
-    fn hint(self: Arc<Self>) -> Reply<Hint> {
-        Box::pin(async move {
-            // The sender lives as long as this.
-            Ok(self.hinted.lock().await.recv().await.unwrap_or(Hint::All))
-        })
-    }
-}
+verbs!(RedlockStore, NAME, |store| &store.guarantees, Limits::new(BATCH, IN_FLIGHT));
 
 impl Drop for RedlockStore {
     fn drop(&mut self) {
         for task in &self.tasks {
             task.abort();
         }
-        asking::end_in_time(&self.nodes);
+        node::end_in_time(&self.nodes);
     }
 }
 

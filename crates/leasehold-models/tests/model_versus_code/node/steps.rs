@@ -49,7 +49,7 @@ pub(crate) enum Mark {
     Clock(i64),
 }
 
-/// The steps of `standing.lua`; those more often that bring a node back.
+/// The steps of `node_status.lua`; those more often that bring a node back.
 const WORDS: [&str; 10] = [
     "look", "arrive", "notice", "found", "found", "seal", "install", "install", "readmit",
     "readmit",

@@ -5,134 +5,91 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::super::redis::keys::Companion::{Forced as ForcedKey, Line, Record};
-use super::super::redis::script::Call;
-use super::super::redis::script::millis;
-use super::super::redis::script::text;
-use super::RedlockStore;
-use super::claim::patience;
-use super::quorum::Answers;
-use super::script::{RELEASE, RENEW};
-use crate::backend::{Hold, Proof, Release, Renewal};
+use super::Companion::{Forced as ForcedKey, Record};
+use super::attempt::releasing;
+use super::script::RENEW;
+use super::votes::Answers;
+use super::{Call, RedlockStore, millis, text};
+use crate::backend::{Hint, Hold, Proof, Release, Renewal};
 use crate::error::Result;
 use crate::loss::{Forced, LossReason};
 
-impl RedlockStore {
-    pub(super) async fn renew_holds(self: &Arc<Self>, holds: Vec<Hold>) -> Result<Vec<Renewal>> {
-        let call = || {
-            let mut call = Call::new(&RENEW, 0, 1 + 3 * holds.len());
-            call.arg(&self.marker);
-            for hold in &holds {
-                call.keys(&self.keys(&hold.name), &[Record, ForcedKey]);
-            }
-            call.arg(self.expected());
-            for hold in &holds {
-                call.arg(hold.owner).arg(hold.token.get()).arg(millis(hold.ttl));
-            }
-            call
-        };
-        let at = self.clock.now();
-        let yes = |answer: &Value| *answer == Value::Int(1);
-        let answers = self.consult(call, holds.len(), self.shortest(&holds), |answers, pending| {
-            (0..holds.len()).all(|item| self.is_decided(answers, item, yes, pending))
-        });
-        let answers = answers.await;
-        let mut renewals = Vec::with_capacity(holds.len());
-        for (item, hold) in holds.iter().enumerate() {
-            renewals.push(match self.outcome(&answers, item, yes) {
-                Some(true) => {
-                    let valid_for = Duration::from_millis(millis(hold.ttl));
-                    self.bids.renew(hold.owner, at + valid_for + valid_for);
-                    Renewal::Renewed(Proof { at, valid_for })
-                }
-                Some(false) => Renewal::NotYours(reason(&answers, item)),
-                None => return Err(answers.no_majority(&self.nodes)),
-            });
-        }
-        Ok(renewals)
-    }
-
-    pub(super) async fn release_holds(self: &Arc<Self>, holds: Vec<Hold>) -> Result<Vec<Release>> {
-        let call = || {
-            let mut call = Call::new(&RELEASE, 0, 1 + 2 * holds.len());
-            call.arg(&self.marker);
-            let keys: Vec<_> = holds.iter().map(|hold| self.keys(&hold.name)).collect();
-            for keys in &keys {
-                call.arg(&keys.lock);
-            }
-            for keys in &keys {
-                call.companion(keys, Line);
-            }
-            call.arg(self.expected()).arg("1");
-            for hold in &holds {
-                call.arg(hold.owner);
-            }
-            call
-        };
-        // From now on no late answer to its claim counts.
+pub(super) async fn renew(store: Arc<RedlockStore>, holds: Vec<Hold>) -> Result<Vec<Renewal>> {
+    let call = || {
+        let mut call = store.call(&RENEW, 3 * holds.len());
         for hold in &holds {
-            self.bids.forget(hold.owner);
+            call.keys(&store.keys(&hold.name), &[Record, ForcedKey]);
         }
-        let yes = |answer: &Value| *answer == Value::Int(1);
-        let answers = self.consult(call, holds.len(), self.shortest(&holds), |answers, pending| {
-            (0..holds.len()).all(|item| self.is_decided(answers, item, yes, pending))
-        });
-        let answers = answers.await;
-        let mut releases = Vec::with_capacity(holds.len());
-        for item in 0..holds.len() {
-            releases.push(match self.outcome(&answers, item, yes) {
-                Some(true) => Release::Released,
-                Some(false) => Release::NotHeld,
-                None => return Err(answers.no_majority(&self.nodes)),
-            });
+        call.arg(store.expected());
+        for hold in &holds {
+            call.arg(hold.owner).arg(hold.token).arg(millis(hold.ttl));
         }
-        Ok(releases)
-    }
-
-    fn shortest(&self, holds: &[Hold]) -> Duration {
-        let most = self.settings.timeout;
-        patience(holds.iter().map(|hold| hold.ttl).min().unwrap_or(most), most)
-    }
-
-    /// Yes, no, or not known: where nodes are silent, they may be of either mind.
-    fn outcome(&self, answers: &Answers, item: usize, yes: fn(&Value) -> bool) -> Option<bool> {
-        let said_yes = answers.count(item, yes);
-        let said_no = answers.given.len() - said_yes;
-        if said_yes >= self.majority {
-            Some(true)
-        } else if self.nodes.len() - said_no < self.majority {
-            Some(false)
-        } else {
-            None
+        call
+    };
+    let at = store.clock.now();
+    let answers = decide(&store, &holds, call).await;
+    let renewals = holds.iter().enumerate().map(|(item, hold)| {
+        if !answers.outcome(item).ok_or_else(|| answers.no_majority())? {
+            return Ok(Renewal::NotYours(reason(&answers, item)));
         }
-    }
+        let valid_for = Duration::from_millis(millis(hold.ttl));
+        store.ledger.renew(hold.owner, at + valid_for + valid_for);
+        Ok(Renewal::Renewed(Proof { at, valid_for }))
+    });
+    renewals.collect()
+}
 
-    fn is_decided(
-        &self,
-        answers: &Answers,
-        item: usize,
-        yes: fn(&Value) -> bool,
-        pending: usize,
-    ) -> bool {
-        pending == 0 || self.outcome(answers, item, yes).is_some()
+pub(super) async fn release(store: Arc<RedlockStore>, holds: Vec<Hold>) -> Result<Vec<Release>> {
+    let call = || {
+        let keys: Vec<_> = holds.iter().map(|hold| store.keys(&hold.name)).collect();
+        let mut call = releasing(&store, keys.iter(), true);
+        for hold in &holds {
+            call.arg(hold.owner);
+        }
+        call
+    };
+    // From now on no late answer to its claim counts.
+    for hold in &holds {
+        store.ledger.forget(hold.owner);
     }
+    let answers = decide(&store, &holds, call).await;
+    let releases = (0..holds.len()).map(|item| match answers.outcome(item) {
+        Some(true) => Ok(Release::Released),
+        Some(false) => Ok(Release::NotHeld),
+        None => Err(answers.no_majority()),
+    });
+    releases.collect()
+}
+
+pub(super) async fn hint(store: Arc<RedlockStore>) -> Result<Hint> {
+    Ok(store.hints.next().await)
+}
+
+/// Asks the nodes until it is known of every hold whether they did it.
+async fn decide<'a>(
+    store: &'a RedlockStore,
+    holds: &[Hold],
+    call: impl Fn() -> Call,
+) -> Answers<'a> {
+    let limit = store.limit(holds.iter().map(|hold| hold.ttl));
+    let decided =
+        |answers: &Answers<'_>| (0..holds.len()).all(|item| answers.outcome(item).is_some());
+    store.consult(call, holds.len()..=holds.len(), limit, decided).await
 }
 
 /// Why a lease is gone: whoever used force left a note where it was held.
-fn reason(answers: &Answers, item: usize) -> LossReason {
-    let mut taken = false;
-    for answer in answers.given.iter().filter_map(|answers| answers.get(item)) {
-        match answer {
-            Value::Array(parts) => {
-                if let [by, reason] = &parts[..]
-                    && let (Ok(by), Ok(reason)) = (text(by), text(reason))
-                {
-                    return LossReason::Forced(Forced::new(by, reason));
-                }
-            }
-            Value::Int(2) => taken = true,
-            _ => {}
-        }
+fn reason(answers: &Answers<'_>, item: usize) -> LossReason {
+    let said = || answers.given.iter().filter_map(move |given| given.get(item));
+    let forced = said().find_map(|answer| match answer {
+        Value::Array(parts) => match &parts[..] {
+            [by, reason] => Some(Forced::new(text(by).ok()?, text(reason).ok()?)),
+            _ => None,
+        },
+        _ => None,
+    });
+    match forced {
+        Some(forced) => LossReason::Forced(forced),
+        None if said().any(|answer| *answer == Value::Int(2)) => LossReason::Taken,
+        None => LossReason::Expired,
     }
-    if taken { LossReason::Taken } else { LossReason::Expired }
 }

@@ -2,25 +2,25 @@
 
 use std::sync::LazyLock;
 
-use super::super::redis::script::{Script, scripts};
+use super::{Script, scripts};
 
 scripts! {
     /// Takes locks.
-    CLAIM = "claim_common.lua" "heed.lua" "token.lua" "line.lua" "claim.lua";
+    CLAIM = "lua/claim_common.lua" "lua/raise.lua" "lua/token.lua" "lua/line.lua" "lua/claim.lua";
     /// Stores tokens.
-    STORE = "member.lua" "heed.lua" "../redis/lua/clock.lua" "token.lua" "store.lua";
+    STORE = "lua/member.lua" "lua/raise.lua" "../redis/lua/clock.lua" "lua/token.lua" "lua/store.lua";
     /// Extends leases.
-    RENEW = "member.lua" "heed.lua" "../redis/lua/clock.lua" "token.lua" "renew.lua";
+    RENEW = "lua/member.lua" "lua/raise.lua" "../redis/lua/clock.lua" "lua/token.lua" "lua/renew.lua";
     /// Gives locks back.
-    RELEASE = "release_common.lua" "line.lua" "release.lua";
-    /// Gives up what an owner has, and bars it.
-    WITHDRAW = "member.lua" "line.lua" "withdraw.lua";
+    RELEASE = "lua/release_common.lua" "lua/line.lua" "lua/release.lua";
+    /// Gives up what an owner has, and leaves its tombstone.
+    WITHDRAW = "lua/member.lua" "lua/line.lua" "lua/withdraw.lua";
     /// Takes a lock away from its holder.
-    FORCE = "member.lua" "line.lua" "force.lua";
+    FORCE = "lua/member.lua" "lua/line.lua" "lua/force.lua";
     /// Looks at locks.
-    INSPECT = "member.lua" "line.lua" "inspect.lua";
+    INSPECT = "lua/member.lua" "lua/line.lua" "lua/inspect.lua";
     /// Looks at what a node is, or changes it.
-    STANDING = "standing.lua";
+    NODE_STATUS = "lua/node_status.lua";
 }
 
 #[cfg(test)]
