@@ -5,69 +5,57 @@
 //! Its token is the transaction that created its node. What only ZooKeeper offers (a check for
 //! your own `multi`) is at [`ZookeeperStore::check`].
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::task::AbortHandle;
 
-use super::{
-    Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Release, Renewal, Reply, Turn,
-    Verdict,
-};
+use super::kit::verbs::verbs;
 use crate::clock::Clock;
 use crate::error::{Error, Operation, Result};
 use crate::guarantees::{Consistency, EndsWith, Guarantees};
-use crate::loss::Forced;
 use crate::name::Name;
-use crate::token::Token;
 
 pub use check::LeaseCheck;
 pub use layout::Layout;
 
-use books::Books;
-use nodes::Nodes;
-use path::Paths;
+use acquire::Known;
+use ledger::Shared;
+use paths::Paths;
 use sessions::Sessions;
 use url::Target;
 
-mod books;
-mod card;
+mod acquire;
+mod admin;
 mod check;
-mod claim;
 mod error;
 mod examine;
-mod force;
+mod four_letter;
 mod hold;
-mod inspect;
 mod janitor;
-mod judge;
 mod layout;
-mod line;
+mod ledger;
 mod nodes;
-mod path;
-mod place;
+mod paths;
+mod payload;
+mod queue;
 mod session;
 mod sessions;
-mod settle;
-mod table;
-mod tick;
 mod url;
 mod wait;
-mod words;
 
 /// Locks in ZooKeeper.
 #[derive(Debug)]
 pub struct ZookeeperStore {
     target: Arc<Target>,
-    paths: Paths,
     guarantees: Guarantees,
-    nodes: Nodes,
-    books: Arc<Books>,
+    paths: Paths,
+    shared: Arc<Shared>,
     sessions: Sessions,
+    /// Locks whose node exists.
+    known: Mutex<HashMap<Arc<str>, Known>>,
     /// Locks whose mixed layouts were reported.
     reported: Mutex<HashSet<Name>>,
-    janitor: Mutex<Option<AbortHandle>>,
 }
 
 impl ZookeeperStore {
@@ -100,106 +88,42 @@ impl ZookeeperStore {
             may_lose: &["a data folder restored from a backup takes locks and tokens back with it"],
             ..Guarantees::of("zookeeper")
         };
-        let books = Arc::new(Books::new(clock));
+        let (shared, paths) = (Arc::new(Shared::new(clock)), Paths::of(&target));
         let store = Arc::new(Self {
-            paths: Paths::below(&target.root),
             guarantees,
-            nodes: Nodes::new(&target),
-            sessions: Sessions::new(target.clone(), books.clone()),
+            sessions: Sessions::new(target.clone(), shared.clone(), paths.bell()),
             target,
-            books: books.clone(),
+            paths,
+            shared: shared.clone(),
+            known: Mutex::default(),
             reported: Mutex::default(),
-            janitor: Mutex::default(),
         });
         store.sessions.reader().await?;
-        let janitor = tokio::spawn(janitor::clean_up(Arc::downgrade(&store), books));
-        *store.janitor.lock() = Some(janitor.abort_handle());
+        tokio::spawn(janitor::clean_up(Arc::downgrade(&store), shared));
         Ok(store)
     }
 
     /// The error for the user: it names missing credentials where there are none.
-    fn told<T>(&self, answer: Result<T>) -> Result<T> {
+    fn explained<T>(&self, answer: Result<T>) -> Result<T> {
         match self.target.digest {
             Some(_) => answer,
             None => answer.map_err(error::without_user),
         }
     }
-
-    /// Whether this lock's mixed layouts have not been reported yet.
-    fn is_news(&self, name: &Name) -> bool {
-        self.reported.lock().insert(name.clone())
-    }
 }
 
 impl Drop for ZookeeperStore {
     fn drop(&mut self) {
-        if let Some(janitor) = self.janitor.get_mut() {
-            janitor.abort();
-        }
-        // Entries keep their session, whose tasks keep the books.
-        self.books.table.clear();
+        // Entries keep their session, whose tasks keep the ledger.
+        let entries = self.shared.ledger.lock().take_all();
+        // Outside of the lock: with its last entry a session goes.
+        drop(entries);
+        // The janitor sees that its store has gone.
+        self.shared.chores.notify_one();
     }
 }
 
-impl Backend for ZookeeperStore {
-    fn guarantees(&self) -> &Guarantees {
-        &self.guarantees
-    }
-
-    fn limits(&self) -> Limits {
-        // A batch is one proposal and one fsync; it stays well below the 1 MB of a packet.
-        // In step: the server passes a request through five threads, which costs more than
-        // what is in it, and each flush of its log is for what came before.
-        Limits::new(128, 2).in_step()
-    }
-
-    fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
-        Box::pin(async move { self.told(self.claim(claims).await) })
-    }
-
-    fn wait(self: Arc<Self>, claim: Claim) -> Reply<Turn> {
-        Box::pin(self.wait_in_line(claim))
-    }
-
-    fn leave(self: Arc<Self>, claim: Claim) -> Reply<()> {
-        Box::pin(async move { self.take_out(claim.owner).await })
-    }
-
-    fn settle(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Option<Grant>>> {
-        Box::pin(async move {
-            let mut grants = Vec::with_capacity(claims.len());
-            for claim in &claims {
-                grants.push(self.settle_one(claim).await?);
-            }
-            Ok(grants)
-        })
-    }
-
-    fn renew(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Renewal>> {
-        Box::pin(async move { self.renew_all(holds).await })
-    }
-
-    fn release(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Release>> {
-        Box::pin(async move { self.release_all(holds).await })
-    }
-
-    fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
-        Box::pin(async move { self.told(self.look_at(&name).await) })
-    }
-
-    fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
-        Box::pin(async move { self.told(self.look_at_all(&prefix).await) })
-    }
-
-    fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>> {
-        Box::pin(async move { self.told(self.force(name, forced).await) })
-    }
-
-    fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
-        Box::pin(async move { self.examine_set_up().await })
-    }
-
-    fn hint(self: Arc<Self>) -> Reply<Hint> {
-        Box::pin(async move { Ok(self.books.hints.next().await) })
-    }
-}
+// A batch is one proposal and one fsync; it stays well below the 1 MB of a packet.
+// In step: the server passes a request through five threads, which costs more than
+// what is in it, and each flush of its log is for what came before.
+verbs!(ZookeeperStore, "zookeeper", |store| &store.guarantees, Limits::new(128, 2).in_step());

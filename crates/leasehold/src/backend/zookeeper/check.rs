@@ -3,7 +3,7 @@
 use zookeeper_client::MultiWriter;
 
 use super::ZookeeperStore;
-use super::table::Stand;
+use super::ledger::Stage;
 use crate::error::{Error, Result};
 use crate::lease::Lease;
 
@@ -39,8 +39,8 @@ impl ZookeeperStore {
     ///
     /// [`NotHeld`](crate::ErrorKind::NotHeld) if it does not hold it (any more).
     pub fn check(&self, lease: &Lease) -> Result<LeaseCheck> {
-        let entry = self.books.table.get(lease.owner()).filter(
-            |entry| matches!(&entry.stand, Stand::Held { node, .. } if node.token == lease.token()),
+        let entry = self.shared.entry(lease.owner()).filter(
+            |entry| matches!(&entry.stage, Stage::Held { node, .. } if node.token == lease.token()),
         );
         let path = entry.and_then(|entry| entry.path()).ok_or_else(Error::not_held)?;
         Ok(LeaseCheck { path })

@@ -10,49 +10,61 @@ use crate::error::{Error, ErrorKind, Outcome};
 /// An error of a request that was sent: whether it was applied is known only where the
 /// server itself refused it.
 pub(super) fn of_request(error: Zk) -> Error {
-    let (kind, message) = match &error {
-        Zk::NoAuth => (
+    let known = match &error {
+        Zk::NoAuth => Error::new(
             ErrorKind::Unusable,
             "ZooKeeper does not allow it to these credentials: check the user and the password in \
-             the URL, and the ACL of the lock's nodes"
-                .to_owned(),
+             the URL, and the ACL of the lock's nodes",
         ),
-        Zk::AuthFailed => (
+        Zk::AuthFailed => Error::new(
             ErrorKind::Unusable,
-            "ZooKeeper does not accept these credentials: check the user and the password in the URL"
-                .to_owned(),
+            "ZooKeeper does not accept these credentials: check the user and the password in the URL",
         ),
-        Zk::InvalidAcl => (
+        Zk::InvalidAcl => Error::new(
             ErrorKind::Refused,
-            "ZooKeeper refuses the ACL: acl=creator needs a user in the URL".to_owned(),
+            "ZooKeeper refuses the ACL: acl=creator needs a user in the URL",
         ),
-        Zk::Unimplemented => (
+        Zk::Unimplemented => Error::new(
             ErrorKind::Refused,
-            "this ZooKeeper is too old: version 3.6 or later is needed".to_owned(),
+            "this ZooKeeper is too old: version 3.6 or later is needed",
         ),
-        Zk::QuotaExceeded => (
+        Zk::QuotaExceeded => Error::new(
             ErrorKind::Unavailable,
-            "a ZooKeeper quota on this path is used up: raise it, or use another root".to_owned(),
+            "a ZooKeeper quota on this path is used up: raise it, or use another root",
         ),
-        Zk::Throttled | Zk::NotReadOnly => {
-            (ErrorKind::Unavailable, format!("ZooKeeper does not take writes just now: {error}"))
-        }
-        Zk::NoNode | Zk::NodeExists | Zk::NotEmpty | Zk::BadVersion | Zk::NoChildrenForEphemerals => {
-            (ErrorKind::Unavailable, format!("somebody else changes the lock's nodes: {error}"))
+        Zk::Throttled | Zk::NotReadOnly => Error::new(
+            ErrorKind::Unavailable,
+            format!("ZooKeeper does not take writes just now: {error}"),
+        ),
+        Zk::NoNode
+        | Zk::NodeExists
+        | Zk::NotEmpty
+        | Zk::BadVersion
+        | Zk::NoChildrenForEphemerals => {
+            let message = format!("somebody else changes the lock's nodes: {error}");
+            Error::new(ErrorKind::Unavailable, message)
         }
         Zk::BadArguments(_) | Zk::MarshallingError => {
-            (ErrorKind::Invalid, format!("ZooKeeper cannot do it: {error}"))
+            Error::invalid(format!("ZooKeeper cannot do it: {error}"))
         }
         _ => {
             let message = format!("no answer from ZooKeeper: {error}");
-            let unknown = Error::new(ErrorKind::Unreachable, message);
-            return unknown.outcome_unknown().caused_by(error);
+            Error::new(ErrorKind::Unreachable, message).outcome_unknown()
         }
     };
-    Error::new(kind, message).caused_by(error)
+    known.caused_by(error)
 }
 
-/// The same where the URL has no user: then that is what is missing.
+/// The answer of a request, or `None` if there is no such node.
+pub(super) fn found<T>(answer: Result<T, Zk>) -> Result<Option<T>, Error> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(Zk::NoNode) => Ok(None),
+        Err(error) => Err(of_request(error)),
+    }
+}
+
+/// The same error where the URL has no user: then that is what is missing.
 pub(super) fn without_user(error: Error) -> Error {
     let denied = error.source().and_then(|source| source.downcast_ref::<Zk>());
     if !matches!(denied, Some(Zk::NoAuth)) {
@@ -60,19 +72,19 @@ pub(super) fn without_user(error: Error) -> Error {
     }
     let message = "ZooKeeper does not allow it to everybody, and the URL has no user: write \
                    zk://user:password@host, or check the ACL of the lock's nodes";
-    let told = Error::new(error.kind().clone(), message);
-    let told = match error.outcome() {
-        Outcome::Unknown => told.outcome_unknown(),
-        _ => told,
+    let explained = Error::new(error.kind().clone(), message);
+    let explained = match error.outcome() {
+        Outcome::Unknown => explained.outcome_unknown(),
+        _ => explained,
     };
-    told.caused_by(error)
+    explained.caused_by(error)
 }
 
 /// An error while a session was to be opened: no lock was touched.
 pub(super) fn of_connecting(error: Zk) -> Error {
     let error = of_request(error);
-    let kind = error.kind().clone();
-    Error::new(kind, format!("no session could be opened: {error}")).caused_by(error)
+    let message = format!("no session could be opened: {error}");
+    Error::new(error.kind().clone(), message).caused_by(error)
 }
 
 /// What looks like a lock node of the other layout is on a lock's path.
@@ -84,9 +96,4 @@ pub(super) fn mixed(lock: &str, foreign: &str, layout: Layout) -> Error {
          layout={theirs} if all clients of this path do, or else another path"
     );
     Error::new(ErrorKind::Refused, message)
-}
-
-/// There is no connection just now: nothing was sent.
-pub(super) fn disconnected() -> Error {
-    Error::new(ErrorKind::Unreachable, "not connected to ZooKeeper just now")
 }

@@ -6,15 +6,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use zookeeper_client::{Error as Zk, MultiWriteError};
+use futures_util::TryFutureExt;
+use futures_util::future::{Either, join_all};
+use zookeeper_client::MultiWriteError;
 
-use super::ZookeeperStore;
-use super::card;
-use super::error::of_request;
-use super::session::Session;
-use super::table::{Entry, Stand};
-use crate::backend::{Hold, Proof, Release, Renewal};
+use super::error::{found, of_request};
+use super::ledger::{Entry, Stage};
+use super::session::{Session, by_session};
+use super::{ZookeeperStore, payload};
+use crate::backend::{Hint, Hold, Proof, Release, Renewal};
 use crate::error::Result;
 use crate::loss::LossReason;
 
@@ -22,133 +22,96 @@ use crate::loss::LossReason;
 /// doubt, at once.)
 const A_MOMENT: Duration = Duration::from_millis(500);
 
-/// Holds of one session, by their place in the request.
-type Group = (Arc<Session>, Vec<(usize, Entry, String)>);
+/// A hold's place in the request, the path of its node, and its entry.
+type Held = (usize, String, Entry);
+type Group = (Arc<Session>, Vec<Held>);
 
-impl ZookeeperStore {
-    pub(super) async fn renew_all(&self, holds: Vec<Hold>) -> Result<Vec<Renewal>> {
-        let mut verdicts: Vec<Option<Renewal>> = vec![None; holds.len()];
-        let (groups, others) = self.by_session(&holds);
-        for at in others {
-            verdicts[at] = Some(Renewal::NotYours(self.why_gone(&holds[at]).await?));
-        }
-        for (session, group) in groups {
-            session.check_connected()?;
-            let sent = self.books.clock.now();
-            let found = write_again(&session, &group).await?;
-            let proof = session.proved(sent);
-            for ((at, ..), found) in group.into_iter().zip(found) {
-                let hold = &holds[at];
-                let proof = Proof { valid_for: hold.ttl, ..proof };
-                let now = self.books.clock.now();
-                verdicts[at] = Some(if !found {
-                    let reason = self.why_gone(hold).await?;
-                    self.books.table.remove(hold.owner);
-                    Renewal::NotYours(reason)
-                } else if self.books.table.renewed(hold.owner, proof, now) {
-                    Renewal::Renewed(proof)
-                } else {
-                    Renewal::NotYours(LossReason::Expired)
-                });
-            }
-        }
-        let lost = || Renewal::NotYours(LossReason::Expired);
-        Ok(verdicts.into_iter().map(|verdict| verdict.unwrap_or_else(lost)).collect())
-    }
-
-    pub(super) async fn release_all(&self, holds: Vec<Hold>) -> Result<Vec<Release>> {
-        let mut verdicts = vec![Release::NotHeld; holds.len()];
-        let (groups, others) = self.by_session(&holds);
-        for at in others {
-            self.books.table.remove(holds[at].owner);
-        }
-        for (session, group) in groups {
-            session.wait_connected(A_MOMENT).await?;
-            let sent = self.books.clock.now();
-            let found = delete(&session, &group).await?;
-            session.proved(sent);
-            for ((at, ..), found) in group.into_iter().zip(found) {
-                self.books.table.remove(holds[at].owner);
-                if found {
-                    verdicts[at] = Release::Released;
-                }
-            }
-        }
-        Ok(verdicts)
-    }
-
-    /// What is held, by session; and what is not.
-    fn by_session(&self, holds: &[Hold]) -> (Vec<Group>, Vec<usize>) {
-        let now = self.books.clock.now();
-        let (mut groups, mut others): (Vec<Group>, Vec<usize>) = Default::default();
-        for (at, hold) in holds.iter().enumerate() {
-            let entry = self.books.table.get(hold.owner).filter(|entry| {
-                let held = matches!(&entry.stand, Stand::Held { node, until, .. }
-                    if node.token == hold.token && *until > now);
-                held && !entry.session.is_over()
-            });
-            let Some((entry, path)) = entry.and_then(|entry| {
-                let path = entry.path()?;
-                Some((entry, path))
-            }) else {
-                others.push(at);
-                continue;
-            };
-            match groups.iter_mut().find(|(session, _)| Arc::ptr_eq(session, &entry.session)) {
-                Some((_, group)) => group.push((at, entry, path)),
-                None => groups.push((entry.session.clone(), vec![(at, entry, path)])),
-            }
-        }
-        (groups, others)
-    }
-
-    /// Why a lease is not there any more.
-    async fn why_gone(&self, hold: &Hold) -> Result<LossReason> {
-        let entry = self
-            .books
-            .table
-            .get(hold.owner)
-            .filter(|entry| entry.node().is_some_and(|node| node.token == hold.token));
-        if entry.as_ref().is_some_and(|entry| entry.session.is_over()) {
-            return Ok(LossReason::SessionEnded);
-        }
-        let session = self.sessions.reader().await?;
-        let record = self.paths.record(&hold.name);
-        let lock = self.paths.lock(&hold.name);
-        // What another session wrote: this one's server may not know it yet.
-        let (syncing, reading) = (session.client.sync(&lock), session.client.get_data(&record));
-        let listing = session.client.list_children(&lock);
-        syncing.await.map_err(of_request)?;
-        match reading.await {
-            Ok((data, _)) => {
-                let forced = card::read_record(&data).map(|(_, forced)| forced);
-                if let Some(forced) = forced.filter(|forced| forced.token == hold.token) {
-                    return Ok(LossReason::Forced(forced.forced));
-                }
-            }
-            Err(Zk::NoNode) => {}
-            Err(error) => return Err(of_request(error)),
-        }
-        let layout = self.target.layout;
-        let taken = match listing.await {
-            Ok(children) => layout
-                .line(children)
-                .first()
-                .is_some_and(|first| layout.owner(&first.child) != Some(hold.owner)),
-            Err(_) => false,
-        };
-        Ok(if taken { LossReason::Taken } else { LossReason::Expired })
-    }
+#[derive(Clone, Copy)]
+enum Change {
+    Write,
+    Delete,
 }
 
-/// Writes each node again; whether it was there. One transaction, or, if one of them is
-/// missing and fails it, each on its own.
-async fn write_again(session: &Session, group: &[(usize, Entry, String)]) -> Result<Vec<bool>> {
+pub(super) async fn renew(store: Arc<ZookeeperStore>, holds: Vec<Hold>) -> Result<Vec<Renewal>> {
+    let mut verdicts = vec![Renewal::NotYours(LossReason::Expired); holds.len()];
+    let (groups, others) = held(&store, &holds);
+    for at in others {
+        verdicts[at] = Renewal::NotYours(why_gone(&store, &holds[at]).await?);
+    }
+    for (session, group) in groups {
+        session.check_connected()?;
+        let sent = store.shared.clock.now();
+        let found = apply(Change::Write, &session, &group).await?;
+        let proof = session.proved(sent);
+        for ((at, ..), found) in group.into_iter().zip(found) {
+            let hold = &holds[at];
+            let proof = Proof { valid_for: hold.ttl, ..proof };
+            if !found {
+                verdicts[at] = Renewal::NotYours(why_gone(&store, hold).await?);
+                store.shared.remove(hold.owner);
+            } else if store.shared.renewed(hold.owner, proof) {
+                verdicts[at] = Renewal::Renewed(proof);
+            }
+        }
+    }
+    Ok(verdicts)
+}
+
+pub(super) async fn release(store: Arc<ZookeeperStore>, holds: Vec<Hold>) -> Result<Vec<Release>> {
+    let mut verdicts = vec![Release::NotHeld; holds.len()];
+    let (groups, others) = held(&store, &holds);
+    for at in others {
+        store.shared.remove(holds[at].owner);
+    }
+    for (session, group) in groups {
+        session.wait_connected(A_MOMENT).await?;
+        let sent = store.shared.clock.now();
+        let found = apply(Change::Delete, &session, &group).await?;
+        session.proved(sent);
+        for ((at, ..), found) in group.into_iter().zip(found) {
+            store.shared.remove(holds[at].owner);
+            if found {
+                verdicts[at] = Release::Released;
+            }
+        }
+    }
+    Ok(verdicts)
+}
+
+pub(super) async fn hint(store: Arc<ZookeeperStore>) -> Result<Hint> {
+    Ok(store.shared.hints.next().await)
+}
+
+/// What is held, by session; and what is not.
+fn held(store: &ZookeeperStore, holds: &[Hold]) -> (Vec<Group>, Vec<usize>) {
+    let (now, ledger) = (store.shared.clock.now(), store.shared.ledger.lock());
+    let (mut ours, mut others) = (Vec::new(), Vec::new());
+    for (at, hold) in holds.iter().enumerate() {
+        let entry = ledger.find(hold).filter(|entry| {
+            let held = matches!(entry.stage, Stage::Held { .. }) && entry.until > now;
+            held && !entry.session.is_over()
+        });
+        match entry.and_then(|entry| Some((entry.path()?, entry))) {
+            Some((path, entry)) => ours.push((entry.session.clone(), (at, path, entry.clone()))),
+            None => others.push(at),
+        }
+    }
+    (by_session(ours), others)
+}
+
+/// Changes each node; whether it was there. One transaction, or, if one of them is missing and
+/// fails it, each on its own.
+async fn apply(change: Change, session: &Session, group: &[Held]) -> Result<Vec<bool>> {
     let client = &session.client;
+    let data = |entry: &Entry| payload::of(&entry.claim, entry.since);
     if group.len() > 1 {
         let mut writer = client.new_multi_writer();
-        for (_, entry, path) in group {
-            writer.add_set_data(path, &entry.card.to_bytes(), None).map_err(of_request)?;
+        for (_, path, entry) in group {
+            match change {
+                Change::Write => writer.add_set_data(path, &data(entry), None),
+                Change::Delete => writer.add_delete(path, None),
+            }
+            .map_err(of_request)?;
         }
         match writer.commit().await {
             Ok(_) => return Ok(vec![true; group.len()]),
@@ -156,38 +119,31 @@ async fn write_again(session: &Session, group: &[(usize, Entry, String)]) -> Res
             Err(error) => return Err(of_request(error.into())),
         }
     }
-    let writing = group.iter().map(|(_, entry, path)| {
-        let writing = client.set_data(path, &entry.card.to_bytes(), None);
-        async move { found(writing.await.map(drop)) }
+    let changing = group.iter().map(|(_, path, entry)| match change {
+        Change::Write => Either::Left(client.set_data(path, &data(entry), None).map_ok(drop)),
+        Change::Delete => Either::Right(client.delete(path, None)),
     });
-    join_all(writing.collect::<Vec<_>>()).await.into_iter().collect()
+    let changed = join_all(changing.collect::<Vec<_>>()).await;
+    changed.into_iter().map(|answer| Ok(found(answer)?.is_some())).collect()
 }
 
-/// Deletes each node; whether it was there.
-async fn delete(session: &Session, group: &[(usize, Entry, String)]) -> Result<Vec<bool>> {
-    let client = &session.client;
-    if group.len() > 1 {
-        let mut writer = client.new_multi_writer();
-        for (_, _, path) in group {
-            writer.add_delete(path, None).map_err(of_request)?;
-        }
-        match writer.commit().await {
-            Ok(_) => return Ok(vec![true; group.len()]),
-            Err(MultiWriteError::OperationFailed { .. }) => {}
-            Err(error) => return Err(of_request(error.into())),
-        }
+/// Why a lease is not there any more.
+async fn why_gone(store: &ZookeeperStore, hold: &Hold) -> Result<LossReason> {
+    let ledger = &store.shared.ledger;
+    let ended = ledger.lock().find(hold).is_some_and(|entry| entry.session.is_over());
+    if ended {
+        return Ok(LossReason::SessionEnded);
     }
-    let deleting = group.iter().map(|(_, _, path)| {
-        let deleting = client.delete(path, None);
-        async move { found(deleting.await) }
-    });
-    join_all(deleting.collect::<Vec<_>>()).await.into_iter().collect()
-}
-
-fn found(answer: Result<(), Zk>) -> Result<bool> {
-    match answer {
-        Ok(()) => Ok(true),
-        Err(Zk::NoNode) => Ok(false),
-        Err(error) => Err(of_request(error)),
+    let session = store.sessions.reader().await?;
+    let children = session.children(&store.paths.lock(&hold.name)).await?;
+    // Read last: whoever took the lock by force recorded it when the node went.
+    let record = found(session.client.get_data(&store.paths.record(&hold.name)).await)?;
+    let record = record.and_then(|(data, _)| payload::read_record(&data));
+    if let Some((_, forced)) = record.filter(|(_, forced)| forced.token == hold.token) {
+        return Ok(LossReason::Forced(forced.forced));
     }
+    let layout = store.target.layout;
+    let queue = layout.read(children.unwrap_or_default()).queue;
+    let taken = queue.first().is_some_and(|first| layout.owner(&first.child) != Some(hold.owner));
+    Ok(if taken { LossReason::Taken } else { LossReason::Expired })
 }

@@ -16,7 +16,7 @@ pub enum Layout {
     Curator,
 }
 
-/// A node that stands in a lock's line.
+/// A node that stands in a lock's queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Contender {
     /// The node's name below the lock's.
@@ -28,16 +28,41 @@ pub(super) struct Contender {
 /// A lock's children, as they were read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Listing {
-    /// Those that stand in line, first come first.
-    pub(super) line: Vec<Contender>,
+    /// Those that stand in the queue, first come first.
+    pub(super) queue: Vec<Contender>,
     /// Lock nodes of the other layout: their clients do not count ours.
     pub(super) foreign: Vec<String>,
 }
 
+/// Where a node stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    First,
+    Behind(usize),
+    /// Gone, or not seen yet.
+    Absent,
+    /// A node of the other layout is there, too: this one.
+    Mixed(String),
+    /// Nothing can be said just now.
+    Unknown,
+    /// Its queue is followed no more.
+    Over,
+}
+
 impl Listing {
-    /// How many are before this node; `None` if it is not in line.
+    /// How many are before this node; `None` if it is not in the queue.
     pub(super) fn ahead_of(&self, child: &str) -> Option<usize> {
-        self.line.iter().position(|contender| contender.child == child)
+        self.queue.iter().position(|contender| contender.child == child)
+    }
+
+    /// Where this node stands. Whoever made a foreign one before it was read before it.
+    pub(super) fn place(&self, child: &str) -> Place {
+        match (self.foreign.first(), self.ahead_of(child)) {
+            (Some(foreign), _) => Place::Mixed(foreign.clone()),
+            (None, Some(0)) => Place::First,
+            (None, Some(ahead)) => Place::Behind(ahead),
+            (None, None) => Place::Absent,
+        }
     }
 }
 
@@ -78,19 +103,14 @@ impl Layout {
         }
     }
 
-    /// Those of a lock's children that stand in its line, first come first.
-    pub(super) fn line(self, children: Vec<String>) -> Vec<Contender> {
-        let contender =
-            |child: String| self.sequence(&child).map(|sequence| Contender { child, sequence });
-        let mut line: Vec<_> = children.into_iter().filter_map(contender).collect();
-        line.sort_unstable_by(|a, b| in_order(a.sequence, b.sequence));
-        line
-    }
-
-    /// A lock's children: those in line, and those that should not be there.
+    /// A lock's children: those in its queue, and those that should not be there.
     pub(super) fn read(self, children: Vec<String>) -> Listing {
         let foreign = children.iter().filter(|child| self.is_foreign(child)).cloned().collect();
-        Listing { line: self.line(children), foreign }
+        let contender =
+            |child: String| self.sequence(&child).map(|sequence| Contender { child, sequence });
+        let mut queue: Vec<_> = children.into_iter().filter_map(contender).collect();
+        queue.sort_unstable_by(|a, b| in_order(a.sequence, b.sequence));
+        Listing { queue, foreign }
     }
 
     /// Whether this looks like a lock node of the other layout. Its client does not count our
@@ -117,7 +137,7 @@ impl Layout {
 }
 
 /// Which of two numbers was given first. They wrap around at 2^31 (kazoo#606, #730), and a
-/// line is never half that long.
+/// queue is never half that long.
 pub(super) fn in_order(a: i32, b: i32) -> Ordering {
     a.wrapping_sub(b).cmp(&0)
 }
@@ -182,12 +202,12 @@ mod tests {
     #[test]
     fn the_order_is_that_of_numbers_that_wrap_around() {
         let children = ["b__lock__-2147483648", "c__lock__2147483647", "a__lock__-2147483647"];
-        let line = Layout::Kazoo.line(children.map(str::to_owned).to_vec());
-        let sequences: Vec<_> = line.iter().map(|contender| contender.sequence).collect();
+        let Listing { queue, .. } = Layout::Kazoo.read(children.map(str::to_owned).to_vec());
+        let sequences: Vec<_> = queue.iter().map(|contender| contender.sequence).collect();
         assert_eq!(sequences, [i32::MAX, i32::MIN, i32::MIN + 1]);
         let ordinary = ["x__lock__0000000010", "a__lock__0000000011", "m__lock__0000000009"];
-        let line = Layout::Kazoo.line(ordinary.map(str::to_owned).to_vec());
-        let sequences: Vec<_> = line.iter().map(|contender| contender.sequence).collect();
+        let Listing { queue, .. } = Layout::Kazoo.read(ordinary.map(str::to_owned).to_vec());
+        let sequences: Vec<_> = queue.iter().map(|contender| contender.sequence).collect();
         assert_eq!(sequences, [9, 10, 11]);
     }
 }

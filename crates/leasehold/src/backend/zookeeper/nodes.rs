@@ -1,126 +1,87 @@
-//! Making nodes: with the ACL that the URL asks for on every one of them (they are not
-//! inherited), and the nodes above them where they are missing.
+//! The nodes in a lock's queue: who stands there, which one is ours, and taking it out.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use parking_lot::Mutex;
-use zookeeper_client::{
-    Acl, Acls, AuthId, Client, CreateMode, CreateOptions, Error as Zk, Permission,
-};
-
-use super::error::of_request;
-use super::path::Paths;
-use super::url::{Access, Parents, Target};
-use crate::clock::Moment;
+use super::ZookeeperStore;
+use super::error::found;
+use super::layout::{Contender, Listing};
+use super::ledger::{Entry, Node};
+use super::payload;
+use super::session::Session;
 use crate::error::Result;
+use crate::holder::HeldBy;
+use crate::name::Name;
+use crate::owner::Owner;
 
-/// How many locks are remembered. Whether a lock is known only saves a request.
-const MOST_REMEMBERED: usize = 100_000;
-
-#[derive(Debug)]
-pub(super) struct Nodes {
-    acls: Vec<Acl>,
-    parents: CreateMode,
-    paths: Paths,
-    /// Locks whose node exists.
-    known: Mutex<HashMap<Arc<str>, Known>>,
+/// A lock's children. Nodes of the other layout among them are reported, once.
+pub(super) fn read(store: &ZookeeperStore, name: &Name, children: Vec<String>) -> Listing {
+    let layout = store.target.layout;
+    let listing = layout.read(children);
+    if !listing.foreign.is_empty() && store.reported.lock().insert(name.clone()) {
+        tracing::warn!(lock = %name, layout = layout.as_str(), other = layout.other().as_str(),
+            "nodes of another layout are on this lock's path: their clients and ours do not \
+             exclude each other; say the same layout= everywhere");
+    }
+    listing
 }
 
-/// What is remembered of a lock.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Known {
-    /// Whether somebody else had it when we last tried.
-    pub(super) contested: bool,
-    /// When that was.
-    pub(super) tried: Moment,
+/// Who stands in a lock's queue, as this session's server knows it.
+pub(super) async fn list(
+    store: &ZookeeperStore,
+    session: &Session,
+    name: &Name,
+) -> Result<Listing> {
+    session.check_connected()?;
+    let children = found(session.client.list_children(&store.paths.lock(name)).await)?;
+    Ok(read(store, name, children.unwrap_or_default()))
 }
 
-impl Nodes {
-    pub(super) fn new(target: &Target) -> Self {
-        let creator = Acl::new(Permission::ALL, AuthId::authed());
-        let acls = match target.access {
-            Access::Anyone => vec![Acl::new(Permission::ALL, AuthId::anyone())],
-            Access::Creator => vec![creator],
-            Access::CreatorAndReaders => {
-                vec![creator, Acl::new(Permission::READ, AuthId::anyone())]
+/// Who stands behind a node, if that is still there.
+pub(super) async fn held_by(
+    store: &ZookeeperStore,
+    session: &Session,
+    lock: &str,
+    first: Option<&Contender>,
+) -> Option<HeldBy> {
+    let child = &first?.child;
+    let (data, stat) = session.client.get_data(&format!("{lock}/{child}")).await.ok()?;
+    let owner = store.target.layout.owner(child);
+    Some(payload::read(owner, &data, &stat, store.shared.clock.wall()).held_by)
+}
+
+/// The node of a claim that got no answer, by the owner in its name. Asked after a write
+/// has gone the same way: what was sent before it has been done by then.
+pub(super) async fn find(store: &ZookeeperStore, entry: &Entry) -> Result<Option<Node>> {
+    let (session, layout) = (&entry.session, store.target.layout);
+    session.prove(&entry.lock).await?;
+    let Listing { queue, .. } = list(store, session, &entry.claim.name).await?;
+    let ours = queue.iter().find(|other| layout.owner(&other.child) == Some(entry.claim.owner));
+    let Some(Contender { child, .. }) = ours else { return Ok(None) };
+    let path = format!("{}/{child}", entry.lock);
+    match found(session.client.get_data(&path).await)? {
+        Some((_, stat)) if stat.ephemeral_owner == session.client.session_id().0 => {
+            Ok(Some(Node { child: child.as_str().into(), token: payload::token(&stat) }))
+        }
+        // An earlier session's: nothing of it is believed.
+        Some(_) => session.delete(&path).await.map(|()| None),
+        None => Ok(None),
+    }
+}
+
+/// Deletes an owner's node, if it has one, and forgets the owner. Without an answer the
+/// janitor goes on.
+pub(super) async fn take_out(store: &ZookeeperStore, owner: Owner) -> Result<()> {
+    let Some(entry) = store.shared.entry(owner) else { return Ok(()) };
+    if !entry.session.is_over() {
+        let node = match entry.node() {
+            Some(node) => {
+                store.shared.leaving(owner, node.clone());
+                Some(node.clone())
             }
+            None => find(store, &entry).await?,
         };
-        let parents = match target.parents {
-            Parents::Persistent => CreateMode::Persistent,
-            Parents::Container => CreateMode::Container,
-        };
-        Self { acls, parents, paths: Paths::below(&target.root), known: Mutex::default() }
-    }
-
-    /// How a node in line is made: it goes with its session.
-    pub(super) fn in_line(&self) -> CreateOptions<'_> {
-        CreateMode::EphemeralSequential.with_acls(Acls::new(&self.acls))
-    }
-
-    /// How the node of a lock is made: it stays.
-    pub(super) fn of_lock(&self) -> CreateOptions<'_> {
-        self.parents.with_acls(Acls::new(&self.acls))
-    }
-
-    /// How everything else is made.
-    pub(super) fn lasting(&self) -> CreateOptions<'_> {
-        CreateMode::Persistent.with_acls(Acls::new(&self.acls))
-    }
-
-    pub(super) fn is_known(&self, lock: &str) -> bool {
-        self.known.lock().contains_key(lock)
-    }
-
-    /// Whether somebody else had it when we last tried.
-    pub(super) fn is_contested(&self, lock: &str) -> bool {
-        self.known.lock().get(lock).is_some_and(|known| known.contested)
-    }
-
-    /// Remembers this lock; what was known of it before.
-    pub(super) fn remember(&self, lock: &Arc<str>, now: Known) -> Option<Known> {
-        let mut known = self.known.lock();
-        if let Some(before) = known.get_mut(lock) {
-            return Some(std::mem::replace(before, now));
+        if let Some(node) = node {
+            entry.session.delete(&format!("{}/{}", entry.lock, node.child)).await?;
         }
-        if known.len() >= MOST_REMEMBERED {
-            known.clear();
-        }
-        known.insert(lock.clone(), now)
     }
-
-    pub(super) fn forget(&self, lock: &str) {
-        self.known.lock().remove(lock);
-    }
-
-    /// Makes the root and what is above it.
-    pub(super) async fn make_root(&self, client: &Client) -> Result<()> {
-        let root = self.paths.root();
-        if root == "/" {
-            return Ok(());
-        }
-        client.mkdir(root, &self.lasting()).await.map_err(of_request)
-    }
-
-    /// Makes the node of a lock, and the root if need be.
-    pub(super) async fn make_lock(&self, client: &Client, lock: &str) -> Result<()> {
-        self.make(client, lock, &self.of_lock()).await
-    }
-
-    /// Makes a node, and the root if need be.
-    pub(super) async fn make(
-        &self,
-        client: &Client,
-        path: &str,
-        options: &CreateOptions<'_>,
-    ) -> Result<()> {
-        for _ in 0..2 {
-            match client.create(path, b"", options).await {
-                Ok(_) | Err(Zk::NodeExists) => return Ok(()),
-                Err(Zk::NoNode) => self.make_root(client).await?,
-                Err(error) => return Err(of_request(error)),
-            }
-        }
-        Err(of_request(Zk::NoNode))
-    }
+    store.shared.remove(owner);
+    Ok(())
 }

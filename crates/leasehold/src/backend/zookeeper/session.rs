@@ -8,25 +8,53 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::task::AbortHandle;
-use zookeeper_client::{Client, Error as Zk, MultiWriteError, SessionState};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use zookeeper_client::{Client, MultiWriteError, SessionState, TlsOptions};
 
-use super::error::{disconnected, of_request};
-use super::line::Line;
+use super::error::{found, of_connecting, of_request};
+use super::queue::Queue;
+use super::url::{Target, Tls};
 use crate::backend::Proof;
 use crate::clock::{Clock, Moment};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
+/// How long opening a session may take, all servers together.
+const OPENING: Duration = Duration::from_secs(5);
 /// A connection that is silent for this long is given up, whatever the TTL.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
+/// The longest time-out that the protocol can carry.
+const LONGEST: Duration = Duration::from_millis(i32::MAX as u64);
+/// The first digits of the time-outs that sessions have, in milliseconds. A TTL in between has a
+/// session that lasts longer, by a quarter at most: so much later a crashed client's locks are free.
+const STEPS: [u64; 13] = [100, 125, 150, 180, 200, 250, 300, 350, 400, 500, 600, 700, 800];
+
+/// The time-out of the session for this TTL, in milliseconds.
+pub(super) fn timeout_for(ttl: Duration) -> Result<u64> {
+    if ttl > LONGEST {
+        let message = format!("ZooKeeper cannot keep a session for {ttl:?}; use a shorter TTL");
+        return Err(Error::invalid(message));
+    }
+    let millis = ttl.as_nanos().div_ceil(1_000_000) as u64;
+    if millis < STEPS[0] {
+        return Ok(millis);
+    }
+    let mut unit = 1;
+    while millis > 1_000 * unit {
+        unit *= 10;
+    }
+    let step = STEPS.iter().map(|digits| digits * unit).find(|step| *step >= millis);
+    Ok(step.unwrap_or(1_000 * unit).min(LONGEST.as_millis() as u64))
+}
 
 /// After how much silence a connection of a session with this time-out is given up.
-pub(super) fn silence(timeout: Duration) -> Duration {
+fn silence(timeout: Duration) -> Duration {
     (timeout * 2 / 5).min(LONGEST_SILENCE)
 }
 
@@ -36,26 +64,63 @@ pub(super) fn slack(timeout: Duration, tick: Duration) -> Duration {
     silence(timeout) / 2 + tick / 2
 }
 
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+/// Opens a session, without what follows it.
+pub(super) async fn connect(target: &Target, asked: Duration) -> Result<Client> {
+    let mut connector = Client::connector()
+        .with_session_timeout(asked)
+        .with_connection_timeout(silence(asked))
+        .with_fail_eagerly();
+    if let Some(digest) = &target.digest {
+        connector = connector.with_auth("digest", digest.as_bytes());
+    }
+    let cluster = target.cluster();
+    let connecting = async {
+        match &target.tls {
+            Some(tls) => connector.with_tls(options(tls)?).secure_connect(&cluster).await,
+            None => connector.connect(&cluster).await,
+        }
+        .map_err(of_connecting)
+    };
+    timeout(OPENING, connecting).await.unwrap_or_else(|_| {
+        let message = format!("no ZooKeeper server opened a session within {OPENING:?}");
+        Err(Error::new(ErrorKind::Unreachable, message))
+    })
+}
+
+fn options(tls: &Tls) -> Result<TlsOptions> {
+    // The driver brings a second provider of cryptography, and then rustls asks which one is
+    // meant. If the program has chosen already, it stays with that.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut options = TlsOptions::new().with_pem_ca(&read(&tls.ca)?).map_err(of_request)?;
+    if let Some((cert, key)) = &tls.identity {
+        options = options.with_pem_identity(&read(cert)?, &read(key)?).map_err(of_request)?;
+    }
+    Ok(options)
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).map_err(|error| {
+        Error::invalid(format!("cannot read {}: {error}", path.display())).caused_by(error)
+    })
 }
 
 pub(super) struct Session {
     pub(super) client: Client,
     /// What was asked for: as long as the longest of its leases lasts, or a little longer.
     pub(super) timeout: Duration,
-    /// In nanoseconds. It may turn out to be less than was thought.
-    slack: AtomicU64,
+    /// It may turn out to be less than was thought when the session was opened.
+    pub(super) slack: Mutex<Duration>,
     clock: Clock,
     /// When the last write was sent that was answered.
-    proved: AtomicU64,
+    proved: Mutex<Moment>,
     /// When somebody was last seen to use it.
-    used: AtomicU64,
-    /// Locks whose line is watched.
-    pub(super) lines: Mutex<HashMap<Arc<str>, Arc<Line>>>,
+    used: Mutex<Moment>,
+    /// Locks whose queue is followed.
+    pub(super) queues: Mutex<HashMap<Arc<str>, Arc<Queue>>>,
     /// When to look for nodes that nobody knows of.
     sweeps: Mutex<Vec<Moment>>,
-    tasks: Mutex<Vec<AbortHandle>>,
+    /// What ends with this session.
+    pub(super) tasks: Mutex<JoinSet<()>>,
 }
 
 impl Session {
@@ -66,16 +131,24 @@ impl Session {
         clock: Clock,
         asked: Moment,
     ) -> Self {
-        let slack = AtomicU64::new(nanos(slack));
-        let proved = AtomicU64::new(asked.as_nanos());
-        let used = AtomicU64::new(asked.as_nanos());
-        let (lines, sweeps, tasks) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { client, timeout, slack, clock, proved, used, lines, sweeps, tasks }
+        let (slack, proved, used) = (Mutex::new(slack), Mutex::new(asked), Mutex::new(asked));
+        let (queues, sweeps, tasks) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { client, timeout, slack, clock, proved, used, queues, sweeps, tasks }
     }
 
-    /// Its number, as nodes name their owner.
-    pub(super) fn id(&self) -> i64 {
-        self.client.session_id().0
+    /// Refuses a TTL if the server does not keep this session for that long, or keeps it for
+    /// much longer: nobody would notice that a lease ends sooner or later than agreed.
+    pub(super) fn check_ttl(&self, ttl: Duration) -> Result<()> {
+        let (asked, granted) = (self.timeout, self.client.session_timeout());
+        if ttl <= granted && granted <= asked {
+            return Ok(());
+        }
+        let message = format!(
+            "this ZooKeeper keeps sessions for {granted:?} when {asked:?} are asked for, so \
+             a lease would not last for its TTL of {ttl:?}; choose a TTL that it allows (see \
+             `leasehold doctor`), or set its minSessionTimeout and maxSessionTimeout"
+        );
+        Err(Error::new(ErrorKind::Refused, message))
     }
 
     /// Whether it ended; nothing that it had is believed any more.
@@ -89,7 +162,14 @@ impl Session {
 
     /// Before something is sent: the driver would keep it until there is a connection again.
     pub(super) fn check_connected(&self) -> Result<()> {
-        if self.is_connected() { Ok(()) } else { Err(disconnected()) }
+        match self.is_connected() {
+            true => Ok(()),
+            // Nothing was sent.
+            false => {
+                let message = "not connected to ZooKeeper just now";
+                Err(Error::new(ErrorKind::Unreachable, message))
+            }
+        }
     }
 
     /// The same for what is worth a moment: a new connection is usually there at once.
@@ -105,13 +185,14 @@ impl Session {
             }
         };
         // Whether in time or not: what counts is how it is then.
-        let _ = tokio::time::timeout(limit, connected).await;
+        let _ = timeout(limit, connected).await;
         self.check_connected()
     }
 
     /// A write that was sent at this moment has been answered.
     pub(super) fn proved(&self, sent: Moment) -> Proof {
-        self.proved.fetch_max(sent.as_nanos(), Ordering::SeqCst);
+        let mut proved = self.proved.lock();
+        *proved = sent.max(*proved);
         self.proof_of(sent)
     }
 
@@ -122,28 +203,20 @@ impl Session {
 
     /// When the last write was sent that was answered, whatever the slack is.
     pub(super) fn proved_at(&self) -> Moment {
-        Moment::from_nanos(self.proved.load(Ordering::SeqCst))
+        *self.proved.lock()
     }
 
     fn proof_of(&self, sent: Moment) -> Proof {
-        Proof { at: sent - self.slack(), valid_for: self.timeout }
-    }
-
-    fn slack(&self) -> Duration {
-        Duration::from_nanos(self.slack.load(Ordering::SeqCst))
-    }
-
-    /// More is known of the servers than when it was opened.
-    pub(super) fn correct_slack(&self, slack: Duration) {
-        self.slack.store(nanos(slack), Ordering::SeqCst);
+        Proof { at: sent - *self.slack.lock(), valid_for: self.timeout }
     }
 
     pub(super) fn used(&self, now: Moment) {
-        self.used.fetch_max(now.as_nanos(), Ordering::SeqCst);
+        let mut used = self.used.lock();
+        *used = now.max(*used);
     }
 
     pub(super) fn last_used(&self) -> Moment {
-        Moment::from_nanos(self.used.load(Ordering::SeqCst))
+        *self.used.lock()
     }
 
     /// How long ago it was proved. Without the slack, which no new proof makes shorter.
@@ -151,9 +224,11 @@ impl Session {
         self.proved_at().until(self.clock.now())
     }
 
-    /// Whether a lease of this TTL would last less than half as long as with a new proof.
-    pub(super) fn is_proof_old(&self, ttl: Duration) -> bool {
-        self.age_of_proof() > ttl.saturating_sub(self.slack()) / 2
+    /// Proves it again, unless a lease of this TTL would last at least half as long as with a
+    /// new proof.
+    pub(super) async fn renew_proof(&self, ttl: Duration, path: &str) -> Result<()> {
+        let is_old = self.age_of_proof() > ttl.saturating_sub(*self.slack.lock()) / 2;
+        if is_old { self.prove(path).await } else { Ok(()) }
     }
 
     /// Proves it again, by a write that changes nothing. Afterwards what this session reads
@@ -173,36 +248,38 @@ impl Session {
         }
     }
 
-    /// Deletes a node, if it is there; whether it was.
-    pub(super) async fn delete(&self, path: &str) -> Result<bool> {
+    /// Deletes a node, if it is there.
+    pub(super) async fn delete(&self, path: &str) -> Result<()> {
         self.check_connected()?;
         let sent = self.clock.now();
-        let deleted = match self.client.delete(path, None).await {
-            Ok(()) => true,
-            Err(Zk::NoNode) => false,
-            Err(error) => return Err(of_request(error)),
-        };
+        found(self.client.delete(path, None).await)?;
         self.proved(sent);
-        Ok(deleted)
+        Ok(())
     }
 
-    /// The line of this lock, if we see all that happens there.
-    pub(super) fn followed(&self, lock: &str) -> Option<Arc<Line>> {
-        self.lines.lock().get(lock).filter(|line| line.is_up_to_date()).cloned()
+    /// What lies below a node, as the leader knows it; `None` if there is no such node.
+    pub(super) async fn children(&self, path: &str) -> Result<Option<Vec<String>>> {
+        // Both are sent now: the server first catches up with its leader, then answers.
+        let (syncing, listing) = (self.client.sync(path), self.client.list_children(path));
+        syncing.await.map_err(of_request)?;
+        found(listing.await)
+    }
+
+    /// The queue of this lock, if we see all that happens there.
+    pub(super) fn followed(&self, lock: &str) -> Option<Arc<Queue>> {
+        self.queues.lock().get(lock).filter(|queue| queue.is_up_to_date()).cloned()
     }
 
     /// Nodes of ours may appear that nobody knows of: look for them soon, and later again.
     pub(super) fn expect_strangers(&self) {
         let now = self.clock.now();
-        let mut sweeps = self.sweeps.lock();
-        for later in [200, 1_000, 5_000] {
-            sweeps.push(now + Duration::from_millis(later));
-        }
+        let later = [200, 1_000, 5_000].map(|millis| now + Duration::from_millis(millis));
+        self.sweeps.lock().extend(later);
     }
 
-    /// When to look for strangers next.
-    pub(super) fn next_sweep(&self) -> Moment {
-        self.sweeps.lock().iter().copied().min().unwrap_or(Moment::NEVER)
+    /// Whether strangers are expected.
+    pub(super) fn has_sweeps(&self) -> bool {
+        !self.sweeps.lock().is_empty()
     }
 
     /// Whether it is time to look, which then counts as done.
@@ -212,25 +289,32 @@ impl Session {
         sweeps.retain(|due| *due > now);
         sweeps.len() < before
     }
-
-    /// A task that ends with this session.
-    pub(super) fn adopt(&self, task: AbortHandle) {
-        self.tasks.lock().push(task);
-    }
 }
 
-impl Drop for Session {
-    fn drop(&mut self) {
-        for task in self.tasks.get_mut().drain(..) {
-            task.abort();
+/// What goes by one session together, in the order in which it came.
+pub(super) fn by_session<T>(
+    items: impl IntoIterator<Item = (Arc<Session>, T)>,
+) -> Vec<(Arc<Session>, Vec<T>)> {
+    let mut groups: Vec<(Arc<Session>, Vec<T>)> = Vec::new();
+    for (session, item) in items {
+        match groups.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &session)) {
+            Some((_, group)) => group.push(item),
+            None => groups.push((session, vec![item])),
         }
+    }
+    groups
+}
+
+impl AsRef<Client> for Session {
+    fn as_ref(&self) -> &Client {
+        &self.client
     }
 }
 
 impl fmt::Debug for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Session")
-            .field("id", &format_args!("{:#x}", self.id()))
+            .field("id", &self.client.session_id())
             .field("state", &self.client.state())
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
@@ -250,5 +334,21 @@ mod tests {
             assert!(slack(ttl, ttl / 2) < ttl / 2, "{ttl:?}");
         }
         assert_eq!(slack(seconds(3), Duration::from_millis(200)), Duration::from_millis(700));
+    }
+
+    #[test]
+    fn a_session_lasts_at_least_as_long_as_its_leases_and_not_much_longer() {
+        let timeout = |millis| timeout_for(Duration::from_millis(millis)).unwrap();
+        for usual in [100, 500, 1_000, 1_500, 2_000, 3_000, 5_000, 10_000, 30_000, 60_000] {
+            assert_eq!(timeout(usual), usual);
+        }
+        for millis in (100..2_000).chain((2_000..300_000).step_by(7)) {
+            let lasts = timeout(millis);
+            assert!(lasts >= millis && 4 * lasts <= 5 * millis + 4, "{lasts} for {millis}");
+        }
+        let longest = LONGEST.as_millis() as u64;
+        assert_eq!((timeout(7), timeout(longest)), (7, longest));
+        assert_eq!(timeout_for(Duration::from_nanos(29_999_000_001)).unwrap(), 30_000);
+        assert!(timeout_for(LONGEST + Duration::from_millis(1)).is_err());
     }
 }

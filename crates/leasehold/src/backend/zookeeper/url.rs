@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use zookeeper_client::CreateMode;
+
 use super::layout::Layout;
 use crate::backend::kit::url::{Host, Login, Parts, TlsFiles, decode, duration};
 use crate::error::{Error, ErrorKind, Result};
@@ -23,7 +25,9 @@ pub(super) struct Target {
     /// `user:password`, as the digest scheme wants it.
     pub(super) digest: Option<String>,
     pub(super) access: Access,
-    pub(super) parents: Parents,
+    /// What the node of a lock is. ZooKeeper deletes a container some time after its last child
+    /// has gone, as Curator likes it.
+    pub(super) parents: CreateMode,
     pub(super) tls: Option<Tls>,
     /// The TTL for which a session is opened at once.
     pub(super) session: Duration,
@@ -40,14 +44,6 @@ pub(super) enum Access {
     Creator,
     /// The same, and everybody may look.
     CreatorAndReaders,
-}
-
-/// What the node of a lock is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Parents {
-    Persistent,
-    /// ZooKeeper deletes it some time after its last child has gone, as Curator likes it.
-    Container,
 }
 
 /// Files in PEM form.
@@ -72,7 +68,7 @@ impl Target {
             layout: Layout::Kazoo,
             digest,
             access,
-            parents: Parents::Persistent,
+            parents: CreateMode::Persistent,
             tls: None,
             session: DEFAULT_TTL,
             tick: None,
@@ -91,8 +87,8 @@ impl Target {
                 ("acl", "anyone") => self.access = Access::Anyone,
                 ("acl", "creator") => self.access = Access::Creator,
                 ("acl", "creator-read") => self.access = Access::CreatorAndReaders,
-                ("parents", "persistent") => self.parents = Parents::Persistent,
-                ("parents", "container") => self.parents = Parents::Container,
+                ("parents", "persistent") => self.parents = CreateMode::Persistent,
+                ("parents", "container") => self.parents = CreateMode::Container,
                 ("session", _) => self.session = duration(word, &value)?,
                 ("tick", _) => self.tick = Some(duration(word, &value)?),
                 (file, path) if files.take(file, path) => {}
@@ -193,7 +189,7 @@ mod tests {
         assert_eq!((target.root.as_str(), target.layout), ("/x/y", Layout::Curator));
         assert_eq!(target.digest.as_deref(), Some("me:p@ss:word"));
         assert_eq!(target.access, Access::CreatorAndReaders);
-        assert_eq!(target.parents, Parents::Container);
+        assert_eq!(target.parents, CreateMode::Container);
         assert_eq!(target.session, Duration::from_secs(3));
         assert_eq!(target.tick, Some(Duration::from_millis(200)));
         let tls = target.tls.as_ref().unwrap();

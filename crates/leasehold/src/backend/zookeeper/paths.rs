@@ -1,4 +1,5 @@
-//! Where a lock lives: `<root>/<name>`, and what else lies below the root.
+//! Where a lock lives: `<root>/<name>`; what else lies below the root; and how nodes are made:
+//! with the ACL that the URL asks for on every one of them, since they are not inherited.
 //!
 //! A name is one node: what ZooKeeper cannot keep in one (a slash, a lone dot, some
 //! characters) is percent-encoded. Other names are themselves, so that kazoo and Curator
@@ -7,7 +8,13 @@
 use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
+use zookeeper_client::{
+    Acl, Acls, AuthId, Client, CreateMode, CreateOptions, Error as Zk, Permission,
+};
 
+use super::error::of_request;
+use super::url::{Access, Target};
+use crate::error::Result;
 use crate::name::Name;
 
 /// The records of force-releases, one node for each lock; the node itself is the bell.
@@ -16,16 +23,25 @@ const FORCED: &str = "%forced";
 const TICK: &str = "%tick";
 
 /// The paths below one root.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Paths {
     /// Without a slash at its end: empty for the root of the tree.
     root: String,
+    acls: Vec<Acl>,
+    parents: CreateMode,
 }
 
 impl Paths {
-    /// Below this absolute path.
-    pub(super) fn below(root: &str) -> Self {
-        Self { root: root.trim_end_matches('/').to_owned() }
+    pub(super) fn of(target: &Target) -> Self {
+        let anyone = |permission| Acl::new(permission, AuthId::anyone());
+        let creator = Acl::new(Permission::ALL, AuthId::authed());
+        let acls = match target.access {
+            Access::Anyone => vec![anyone(Permission::ALL)],
+            Access::Creator => vec![creator],
+            Access::CreatorAndReaders => vec![creator, anyone(Permission::READ)],
+        };
+        let root = target.root.trim_end_matches('/').to_owned();
+        Self { root, acls, parents: target.parents }
     }
 
     /// The root itself, as ZooKeeper wants it.
@@ -33,7 +49,7 @@ impl Paths {
         if self.root.is_empty() { "/" } else { &self.root }
     }
 
-    /// The node of a lock; those in its line are its children.
+    /// The node of a lock; those in its queue are its children.
     pub(super) fn lock(&self, name: &Name) -> Arc<str> {
         format!("{}/{}", self.root, self.encode(name.as_str())).into()
     }
@@ -58,6 +74,40 @@ impl Paths {
     /// What a batch of claims writes.
     pub(super) fn tick(&self) -> Arc<str> {
         format!("{}/{TICK}", self.root).into()
+    }
+
+    /// How a node in a queue is made: it goes with its session.
+    pub(super) fn in_queue(&self) -> CreateOptions<'_> {
+        CreateMode::EphemeralSequential.with_acls(Acls::new(&self.acls))
+    }
+
+    /// How the node of a lock is made: it stays.
+    pub(super) fn of_lock(&self) -> CreateOptions<'_> {
+        self.parents.with_acls(Acls::new(&self.acls))
+    }
+
+    /// How everything else is made.
+    pub(super) fn lasting(&self) -> CreateOptions<'_> {
+        CreateMode::Persistent.with_acls(Acls::new(&self.acls))
+    }
+
+    /// Makes a node, and the root if need be.
+    pub(super) async fn make(
+        &self,
+        client: &Client,
+        path: &str,
+        options: &CreateOptions<'_>,
+    ) -> Result<()> {
+        for _ in 0..2 {
+            match client.create(path, b"", options).await {
+                Ok(_) | Err(Zk::NodeExists) => return Ok(()),
+                Err(Zk::NoNode) if !self.root.is_empty() => {
+                    client.mkdir(&self.root, &self.lasting()).await.map_err(of_request)?;
+                }
+                Err(error) => return Err(of_request(error)),
+            }
+        }
+        Err(of_request(Zk::NoNode))
     }
 
     fn encode(&self, name: &str) -> String {
@@ -91,6 +141,10 @@ fn cannot_be_kept(character: char) -> bool {
 mod tests {
     use super::*;
 
+    fn below(root: &str) -> Paths {
+        Paths::of(&Target { root: root.to_owned(), ..Target::parse("//a", false).unwrap() })
+    }
+
     fn name(name: &str) -> Name {
         Name::new(name).unwrap()
     }
@@ -98,7 +152,7 @@ mod tests {
     /// Do not change these: a lock would have two places.
     #[test]
     fn names_have_one_place_each() {
-        let paths = Paths::below("/locks/");
+        let paths = below("/locks/");
         for (lock, path) in [
             ("inventory:item42", "/locks/inventory:item42"),
             ("jobs/42", "/locks/jobs%2F42"),
@@ -120,7 +174,7 @@ mod tests {
 
     #[test]
     fn the_root_of_the_tree_can_be_used_too() {
-        let paths = Paths::below("/");
+        let paths = below("/");
         assert_eq!(paths.root(), "/");
         assert_eq!(&*paths.lock(&name("a")), "/a");
         assert_eq!(&*paths.lock(&name("zookeeper")), "/%7Aookeeper");
@@ -130,7 +184,7 @@ mod tests {
 
     #[test]
     fn what_is_no_lock_is_no_name() {
-        let paths = Paths::below("/locks");
+        let paths = below("/locks");
         for child in ["%forced", "%tick", "%2f", "%41", "a%"] {
             assert_eq!(paths.name(child), None, "{child}");
         }
