@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, join_all};
 use tokio::time::timeout;
-use zookeeper_client::{Error as Zk, MultiReadResult, MultiWriteResult};
+use zookeeper_client::{CreateMode, Error as Zk, MultiReadResult, MultiWriteResult};
 
 use super::error::{found, mixed, of_request};
 use super::layout::{Listing, Place};
@@ -23,7 +23,7 @@ use crate::token::Token;
 
 /// How long an event may stay behind the answer that it came with.
 const EVENTS_COME_WITHIN: Duration = Duration::from_millis(50);
-/// After so long a waiter is told again who holds the lock, which costs a request.
+/// After so long a waiter reads again who holds the lock.
 const TOLD_AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// How long to settle waits for a connection that broke: less than anybody waits for an answer.
 const A_WHILE: Duration = Duration::from_secs(1);
@@ -40,17 +40,6 @@ pub(super) struct Known {
     tried: Moment,
 }
 
-/// A claim on its way.
-struct Request<'a> {
-    /// Its place among the claims.
-    at: usize,
-    claim: &'a Claim,
-    /// The lock's node.
-    lock: Arc<str>,
-    /// The claim's node, but for the number that ZooKeeper adds.
-    path: String,
-}
-
 /// How we know of those in the queue.
 enum Seen {
     /// They were read after the node had been created.
@@ -63,50 +52,47 @@ pub(super) async fn acquire(
     store: Arc<ZookeeperStore>,
     claims: Vec<Claim>,
 ) -> Result<Vec<Verdict>> {
-    let verdicts = acquire_all(&store, &claims).await;
-    store.explained(verdicts)
+    store.explained(acquire_all(&store, claims).await)
 }
 
-async fn acquire_all(store: &ZookeeperStore, claims: &[Claim]) -> Result<Vec<Verdict>> {
+async fn acquire_all(store: &ZookeeperStore, claims: Vec<Claim>) -> Result<Vec<Verdict>> {
     let mut verdicts = vec![None; claims.len()];
     let mut requests = Vec::new();
     // First what can fail without a trace.
-    for (at, claim) in claims.iter().enumerate() {
+    for (at, claim) in claims.into_iter().enumerate() {
         let session = store.sessions.of(claim.ttl).await?;
         session.check_ttl(claim.ttl)?;
         let lock = store.paths.lock(&claim.name);
-        verdicts[at] = look_before(store, &session, claim, &lock).await?;
+        let entry = Entry::new(claim, lock, session.clone());
+        verdicts[at] = look_before(store, &entry).await?;
         if verdicts[at].is_none() {
-            let path = format!("{lock}/{}", store.target.layout.prefix(claim.owner));
-            requests.push((session, Request { at, claim, lock, path }));
+            requests.push((session, (at, entry)));
         }
     }
     let mut applied = false;
     for (session, requests) in by_session(requests) {
-        let answers = send(store, &session, &requests).await.map_err(|error| match applied {
+        let (places, entries): (Vec<usize>, Vec<Entry>) = requests.into_iter().unzip();
+        let answers = send(store, &session, &entries).await.map_err(|error| match applied {
             true => error.outcome_unknown(),
             false => error,
         })?;
         applied = true;
-        for (request, verdict) in requests.iter().zip(answers) {
-            verdicts[request.at] = Some(verdict);
+        for (at, verdict) in places.into_iter().zip(answers) {
+            verdicts[at] = Some(verdict);
         }
     }
     Ok(verdicts.into_iter().map(|verdict| verdict.unwrap_or(Verdict::Held(None))).collect())
 }
 
-/// What is known without a new node: it is ours already, or barred, or certainly held.
-async fn look_before(
-    store: &ZookeeperStore,
-    session: &Session,
-    claim: &Claim,
-    lock: &str,
-) -> Result<Option<Verdict>> {
-    if store.shared.has_tombstone(claim.owner) {
+/// What is known without a new node: it is ours already, or settled, or certainly held.
+async fn look_before(store: &ZookeeperStore, new: &Entry) -> Result<Option<Verdict>> {
+    let Entry { claim, session, lock, .. } = new;
+    let now = store.shared.clock.now();
+    if store.shared.ledger.lock().tombstones.has(claim.owner, now) {
         return Ok(Some(Verdict::Held(None)));
     }
     if let Some(entry) = store.shared.entry(claim.owner) {
-        return look_again(store, claim, entry).await;
+        return look_again(store, Entry { claim: claim.clone(), ..entry }).await;
     }
     let contested = store.known.lock().get(lock).is_some_and(|known| known.contested);
     if claim.queue || !contested {
@@ -118,18 +104,14 @@ async fn look_before(
     let listing = nodes::read(store, &claim.name, children);
     refuse_mixed(store, lock, &listing)?;
     let Some(first) = listing.queue.first() else { return Ok(None) };
-    Ok(Some(Verdict::Held(nodes::held_by(store, session, lock, Some(first)).await)))
+    Ok(Some(Verdict::Held(nodes::held_by(store, new, Some(first)).await)))
 }
 
 /// A claim that was made before: it keeps what it has. `None` if that is nothing.
-async fn look_again(
-    store: &ZookeeperStore,
-    claim: &Claim,
-    entry: Entry,
-) -> Result<Option<Verdict>> {
-    let (owner, session) = (claim.owner, &entry.session);
+async fn look_again(store: &ZookeeperStore, entry: Entry) -> Result<Option<Verdict>> {
+    let Entry { claim, session, lock, .. } = &entry;
     if session.is_over() {
-        store.shared.remove(owner);
+        store.shared.remove(claim.owner);
         return Ok(None);
     }
     let node = match &entry.stage {
@@ -138,18 +120,18 @@ async fn look_again(
         Stage::Waiting { node, .. } => Some(node.clone()),
         Stage::Asked => nodes::find(store, &entry).await?,
     };
-    let listing = nodes::list(store, session, &claim.name).await?;
+    let listing = nodes::list(store, &entry).await?;
     if matches!(entry.stage, Stage::Waiting { .. }) {
         // It keeps its place: the foreign node may go.
-        store.shared.attend(owner, 0);
-        refuse_mixed(store, &entry.lock, &listing)?;
+        store.shared.attend(claim.owner, 0);
+        refuse_mixed(store, lock, &listing)?;
     }
     let Some(node) = node.filter(|node| listing.ahead_of(&node.child).is_some()) else {
-        store.shared.remove(owner);
+        store.shared.remove(claim.owner);
         return Ok(None);
     };
-    session.renew_proof(claim.ttl, &entry.lock).await?;
-    judge(store, session, claim, &entry.lock, node, Seen::Listed(listing)).await.map(Some)
+    session.renew_proof(claim.ttl, lock).await?;
+    judge(store, &entry, node, Seen::Listed(listing)).await.map(Some)
 }
 
 /// Refuses a lock with nodes of the other layout. Counting them would not be enough: their
@@ -164,36 +146,28 @@ fn refuse_mixed(store: &ZookeeperStore, lock: &str, listing: &Listing) -> Result
 /// Puts claims of one session into their queues, and says what each of them got.
 async fn send(
     store: &ZookeeperStore,
-    session: &Arc<Session>,
-    requests: &[Request<'_>],
+    session: &Session,
+    entries: &[Entry],
 ) -> Result<Vec<Verdict>> {
     // Before anything is entered or sent.
-    if let [request] = requests
-        && let Some(queue) = followed(session, request)
+    if let [entry] = entries
+        && let Some(queue) = followed(entry)
     {
         queue.gather().await;
     }
-    let shared = &store.shared;
-    {
-        let (now, mut ledger) = (shared.clock.now(), shared.ledger.lock());
-        if requests.iter().any(|request| ledger.tombstones.has(request.claim.owner, now)) {
-            // Settled meanwhile, or while its session was opened: it must not come now.
-            return Err(Error::new(ErrorKind::Unavailable, "a claim was settled meanwhile"));
-        }
-        for Request { claim, lock, .. } in requests {
-            let entry = Entry::asked((*claim).clone(), lock.clone(), session.clone(), now);
-            ledger.insert(claim.owner, entry, now);
-        }
+    if !store.shared.enter(entries.iter()) {
+        // Meanwhile, or while its session was opened: it must not come now.
+        return Err(Error::new(ErrorKind::Unavailable, "a claim was settled meanwhile"));
     }
-    shared.chores.notify_one();
-    let placed = place(store, session, requests).await.inspect_err(|error| {
+    store.shared.chores.notify_one();
+    let placed = place(store, session, entries).await.inspect_err(|error| {
         if error.outcome() == Outcome::NotApplied {
-            requests.iter().for_each(|request| shared.remove(request.claim.owner));
+            entries.iter().for_each(|entry| store.shared.remove(entry.claim.owner));
         }
     })?;
-    let mut verdicts = Vec::with_capacity(requests.len());
-    for (Request { claim, lock, .. }, (node, seen)) in requests.iter().zip(placed) {
-        verdicts.push(judge(store, session, claim, lock, node, seen).await);
+    let mut verdicts = Vec::with_capacity(entries.len());
+    for (entry, (node, seen)) in entries.iter().zip(placed) {
+        verdicts.push(judge(store, entry, node, seen).await);
     }
     // If one is refused, each is asked for again alone, and the others keep what they got here.
     verdicts.into_iter().collect()
@@ -203,51 +177,51 @@ async fn send(
 async fn place(
     store: &ZookeeperStore,
     session: &Session,
-    requests: &[Request<'_>],
+    entries: &[Entry],
 ) -> Result<Vec<(Node, Seen)>> {
     let (paths, client) = (&store.paths, &session.client);
-    let locks = requests.iter().map(|request| (request.lock.clone(), paths.of_lock()));
-    let mut above: Vec<_> = locks.collect();
-    if requests.len() > 1 {
-        above.push((paths.tick(), paths.lasting()));
-    }
+    let tick = (entries.len() > 1).then(|| (paths.tick(), CreateMode::Persistent));
+    let locks = entries.iter().map(|entry| (entry.lock.clone(), paths.parents));
+    let above: Vec<_> = locks.chain(tick).collect();
     for _ in 0..2 {
         session.check_connected()?;
         let sent = store.shared.clock.now();
         // All is sent now, and answered in this order.
-        let unknown = above.iter().filter(|(path, _)| !store.known.lock().contains_key(path));
-        let parents = unknown.map(|(path, options)| client.create(path, b"", options));
+        let missing = above.iter().filter(|(path, _)| !store.known.lock().contains_key(path));
+        let parents = missing.map(|(path, mode)| client.create(path, b"", &paths.options(*mode)));
         let parents = join_all(parents.collect::<Vec<_>>());
-        let placed = match requests {
-            [request] => {
-                place_one(store, session, request, sent, parents).await?.map(|one| vec![one])
-            }
-            _ => place_many(store, session, requests, sent, parents).await?,
+        let placed = match entries {
+            [entry] => place_one(store, entry, sent, parents).await?.map(|placed| vec![placed]),
+            _ => place_many(store, session, entries, sent, parents).await?,
         };
         if let Some(placed) = placed {
             return Ok(placed);
         }
-        for (path, options) in &above {
+        for (path, mode) in &above {
             store.known.lock().remove(path);
-            paths.make(client, path, options).await?;
+            paths.make(client, path, *mode).await?;
         }
     }
     Err(of_request(Zk::NoNode))
 }
 
+/// The path of a claim's node, but for the number that ZooKeeper adds.
+fn prefix(store: &ZookeeperStore, entry: &Entry) -> String {
+    format!("{}/{}", entry.lock, store.target.layout.prefix(entry.claim.owner))
+}
+
 /// `None` if a node above it is missing.
 async fn place_one(
     store: &ZookeeperStore,
-    session: &Session,
-    request: &Request<'_>,
+    entry: &Entry,
     sent: Moment,
     parents: impl Future,
 ) -> Result<Option<(Node, Seen)>> {
-    let Request { claim, lock, path, .. } = request;
-    let (client, payload) = (&session.client, payload::of(claim, None));
-    let options = store.paths.in_queue();
-    let creating = client.create(path, &payload, &options);
-    let seeing = match followed(session, request) {
+    let Entry { claim, session, lock, .. } = entry;
+    let (client, path, payload) = (&session.client, prefix(store, entry), payload::of(claim, None));
+    let options = store.paths.options(CreateMode::EphemeralSequential);
+    let creating = client.create(&path, &payload, &options);
+    let seeing = match followed(entry) {
         Some(queue) => Either::Left(queue),
         None => Either::Right(client.list_children(lock)),
     };
@@ -271,19 +245,20 @@ async fn place_one(
 async fn place_many(
     store: &ZookeeperStore,
     session: &Session,
-    requests: &[Request<'_>],
+    entries: &[Entry],
     sent: Moment,
     parents: impl Future,
 ) -> Result<Option<Vec<(Node, Seen)>>> {
     let (client, tick) = (&session.client, store.paths.tick());
     let (mut writer, mut reader) = (client.new_multi_writer(), client.new_multi_reader());
+    let options = store.paths.options(CreateMode::EphemeralSequential);
     // Only the queues that we do not follow already are read.
-    let queues: Vec<_> = requests.iter().map(|request| followed(session, request)).collect();
-    for (request, queue) in requests.iter().zip(&queues) {
-        let (payload, options) = (payload::of(request.claim, None), store.paths.in_queue());
-        writer.add_create(&request.path, &payload, &options).map_err(of_request)?;
+    let queues: Vec<_> = entries.iter().map(followed).collect();
+    for (entry, queue) in entries.iter().zip(&queues) {
+        let (path, payload) = (prefix(store, entry), payload::of(&entry.claim, None));
+        writer.add_create(&path, &payload, &options).map_err(of_request)?;
         if queue.is_none() {
-            reader.add_get_children(&request.lock).map_err(of_request)?;
+            reader.add_get_children(&entry.lock).map_err(of_request)?;
         }
     }
     writer.add_set_data(&tick, b"", None).map_err(of_request)?;
@@ -294,7 +269,7 @@ async fn place_many(
     remember(store, &tick, Known { contested: false, tried: sent });
     // From here on nodes exist: whatever fails has an unknown outcome.
     let listed = listing.await.map_err(|error| of_request(error).outcome_unknown())?;
-    let (mut paths, mut token) = (Vec::with_capacity(requests.len()), None);
+    let (mut paths, mut token) = (Vec::with_capacity(entries.len()), None);
     for result in created {
         match result {
             MultiWriteResult::Create { path, .. } => paths.push(path),
@@ -306,17 +281,15 @@ async fn place_many(
             _ => {}
         }
     }
-    let Some(token) = token.filter(|_| paths.len() == requests.len()) else {
-        return Err(incomplete());
-    };
+    let token = token.filter(|_| paths.len() == entries.len()).ok_or_else(incomplete)?;
     let mut listed = listed.into_iter();
-    let mut placed = Vec::with_capacity(requests.len());
-    for ((request, path), queue) in requests.iter().zip(paths).zip(queues) {
+    let mut placed = Vec::with_capacity(entries.len());
+    for ((entry, path), queue) in entries.iter().zip(paths).zip(queues) {
         let seen = match queue {
             Some(queue) => Seen::Followed(queue),
             None => match listed.next() {
                 Some(MultiReadResult::Children { children }) => {
-                    Seen::Listed(nodes::read(store, &request.claim.name, children))
+                    Seen::Listed(nodes::read(store, &entry.claim.name, children))
                 }
                 Some(MultiReadResult::Error { err }) => {
                     return Err(of_request(err).outcome_unknown());
@@ -324,7 +297,7 @@ async fn place_many(
                 _ => return Err(incomplete()),
             },
         };
-        placed.push((Node { child: path[request.lock.len() + 1..].into(), token }, seen));
+        placed.push((Node { child: path[entry.lock.len() + 1..].into(), token }, seen));
     }
     Ok(Some(placed))
 }
@@ -336,30 +309,24 @@ fn incomplete() -> Error {
 
 /// The queue of a claim's lock, if we see all that happens there. A claim that does not wait
 /// must know for certain, and reads it.
-fn followed(session: &Session, request: &Request<'_>) -> Option<Arc<Queue>> {
-    request.claim.queue.then(|| session.followed(&request.lock)).flatten()
+fn followed(Entry { claim, session, lock, .. }: &Entry) -> Option<Arc<Queue>> {
+    claim.queue.then(|| session.followed(lock)).flatten()
 }
 
 /// What a claim with a node in the queue gets. An error if nodes of the other layout are there,
 /// too: its own is gone then.
-async fn judge(
-    store: &ZookeeperStore,
-    session: &Session,
-    claim: &Claim,
-    lock: &Arc<str>,
-    node: Node,
-    seen: Seen,
-) -> Result<Verdict> {
+async fn judge(store: &ZookeeperStore, entry: &Entry, node: Node, seen: Seen) -> Result<Verdict> {
+    let Entry { claim, session, lock, .. } = entry;
     let (shared, owner) = (&store.shared, claim.owner);
     let (place, first) = match seen {
         // Not followed for the next time: two events for each turn cost more than the
         // look that goes along with its creation.
-        Seen::Listed(mut listing) => (listing.place(&node.child), listing.queue.drain(..).next()),
+        Seen::Listed(listing) => (listing.place(&node.child), listing.queue.into_iter().next()),
         Seen::Followed(queue) => {
             let standing = queue.stand_in(&node.child);
             // The server tells of a node before it answers its creation.
             let place = timeout(EVENTS_COME_WITHIN, standing.seen()).await;
-            queue.used(shared.clock.now());
+            *queue.used.lock() = shared.clock.now();
             (place.unwrap_or(Place::Unknown), queue.first())
         }
     };
@@ -379,22 +346,22 @@ async fn judge(
             return Ok(grant.map_or(Verdict::Held(None), Verdict::Granted));
         }
         Place::Behind(ahead) if claim.queue => ahead,
-        // Whoever waits finds out.
+        // The waiter finds out.
         Place::Unknown | Place::Over => 0,
         // Gone already (by force), or not to wait: then out of the queue again.
         _ => {
             shared.leaving(owner, node);
             let leaving = nodes::take_out(store, owner);
-            let holder = nodes::held_by(store, session, lock, first.as_ref());
+            let holder = nodes::held_by(store, entry, first.as_ref());
             return Ok(Verdict::Held(tokio::join!(holder, leaving).0));
         }
     };
     shared.queued(owner, node, ahead);
-    // Whoever waits here again and again need not be told each time for whom.
+    // A client that waits here again and again need not read each time for whom.
     let is_told =
         before.is_some_and(|before| before.contested && before.tried.until(now) < TOLD_AGAIN_AFTER);
     let first = first.filter(|_| !is_told);
-    Ok(Verdict::Queued(nodes::held_by(store, session, lock, first.as_ref()).await))
+    Ok(Verdict::Queued(nodes::held_by(store, entry, first.as_ref()).await))
 }
 
 /// Remembers a lock; what was known of it before.
@@ -423,14 +390,14 @@ async fn settle_one(store: &ZookeeperStore, claim: &Claim) -> Result<Option<Gran
     let (owner, shared) = (claim.owner, &store.shared);
     let now = shared.clock.now();
     if let Some(entry) = shared.entry(owner).filter(|entry| !entry.session.is_over()) {
-        // Whoever asks does so a few times only.
+        // The caller asks a few times only.
         let _ = entry.session.wait_connected(A_WHILE).await;
         match &entry.stage {
             Stage::Held { .. } if entry.until > now => return Ok(entry.grant()),
             Stage::Asked => {
                 if let Some(node) = nodes::find(store, &entry).await? {
                     shared.queued(owner, node.clone(), 0);
-                    let listing = nodes::list(store, &entry.session, &claim.name).await?;
+                    let listing = nodes::list(store, &entry).await?;
                     if listing.place(&node.child) == Place::First {
                         return Ok(shared.granted(owner, node, &entry.session));
                     }

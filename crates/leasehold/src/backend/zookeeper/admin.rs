@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use zookeeper_client::{Error as Zk, MultiReadResult};
+use zookeeper_client::{CreateMode, Error as Zk, MultiReadResult};
 
 use super::error::{found, of_request};
 use super::layout::Contender;
@@ -112,12 +112,13 @@ async fn force(store: &ZookeeperStore, name: Name, forced: Forced) -> Result<Opt
     let (lock, bell, record) = (paths.lock(&name), paths.bell(), paths.record(&name));
     for _ in 0..ATTEMPTS {
         session.prove(&lock).await?;
-        let listing = nodes::list(store, &session, &name).await?;
-        let Some(first) = listing.queue.first() else { return Ok(None) };
+        let children = found(client.list_children(&lock).await)?.unwrap_or_default();
+        let queue = nodes::read(store, &name, children).queue;
+        let Some(first) = queue.first() else { return Ok(None) };
         let path = format!("{lock}/{}", first.child);
         let Some((_, stat)) = found(client.get_data(&path).await)? else { continue };
         for path in [&bell, &record] {
-            paths.make(client, path, &paths.lasting()).await?;
+            paths.make(client, path, CreateMode::Persistent).await?;
         }
         let token = payload::token(&stat);
         let info = ForcedInfo::new(forced.clone(), store.shared.clock.wall(), token);
@@ -126,7 +127,7 @@ async fn force(store: &ZookeeperStore, name: Name, forced: Forced) -> Result<Opt
         writer.add_delete(&path, None).map_err(of_request)?;
         writer.add_set_data(&record, &written, None).map_err(of_request)?;
         writer.add_set_data(&bell, &written, None).map_err(of_request)?;
-        // Gone just now? Then whoever holds it next is meant as well.
+        // Gone just now? Then the next holder is meant as well.
         if found(writer.commit().await.map_err(Zk::from))?.is_some() {
             return Ok(Some(token));
         }

@@ -10,6 +10,7 @@ use crate::error::{Error, ErrorKind, Outcome};
 /// An error of a request that was sent: whether it was applied is known only where the
 /// server itself refused it.
 pub(super) fn of_request(error: Zk) -> Error {
+    let refused = |message: &str| Error::new(ErrorKind::Refused, message);
     let known = match &error {
         Zk::NoAuth => Error::new(
             ErrorKind::Unusable,
@@ -20,14 +21,8 @@ pub(super) fn of_request(error: Zk) -> Error {
             ErrorKind::Unusable,
             "ZooKeeper does not accept these credentials: check the user and the password in the URL",
         ),
-        Zk::InvalidAcl => Error::new(
-            ErrorKind::Refused,
-            "ZooKeeper refuses the ACL: acl=creator needs a user in the URL",
-        ),
-        Zk::Unimplemented => Error::new(
-            ErrorKind::Refused,
-            "this ZooKeeper is too old: version 3.6 or later is needed",
-        ),
+        Zk::InvalidAcl => refused("ZooKeeper refuses the ACL: acl=creator needs a user in the URL"),
+        Zk::Unimplemented => refused("this ZooKeeper is too old: version 3.6 or later is needed"),
         Zk::QuotaExceeded => Error::new(
             ErrorKind::Unavailable,
             "a ZooKeeper quota on this path is used up: raise it, or use another root",

@@ -10,15 +10,13 @@ use zookeeper_client::Error as Zk;
 use super::ZookeeperStore;
 use super::error::{found, of_request};
 use super::four_letter::{self, Answer};
-use super::session::{Session, connect};
+use super::session::{LONGEST, Session, connect};
 use super::url::Access;
 use crate::backend::kit::url::Host;
 use crate::backend::{Finding, Severity};
 use crate::error::Result;
 use crate::terms::DEFAULT_TTL;
 
-/// Longer than servers allow: what they grant instead is the longest they do.
-const VERY_LONG: Duration = Duration::from_millis(i32::MAX as u64);
 /// Shorter than servers allow, but long enough to connect in.
 const VERY_SHORT: Duration = Duration::from_millis(300);
 /// How many locks are looked at for nodes of another layout.
@@ -26,15 +24,9 @@ const MOST_LOCKS: usize = 1_000;
 
 pub(super) async fn examine(store: Arc<ZookeeperStore>) -> Result<Vec<Finding>> {
     let session = store.sessions.reader().await?;
-    let (mut findings, mut conf) = (Vec::new(), None);
-    if store.target.tls.is_some() {
-        let what = "four-letter words are not asked for over TLS";
-        findings.push(fine(what, "what the servers say of themselves is not examined"));
-    } else {
-        conf = servers(&store, &mut findings).await;
-    }
+    let (mut findings, conf) = servers(&store).await;
     findings.extend(ensemble(&session).await?);
-    findings.extend(time_outs(&store, &conf.unwrap_or_default()).await);
+    findings.extend(time_outs(&store, &conf).await);
     findings.push(access(store.target.access));
     findings.push(layout(&store, &session).await?);
     Ok(findings)
@@ -45,22 +37,25 @@ fn fine(what: impl Into<String>, advice: impl Into<String>) -> Finding {
 }
 
 /// Each server of the URL, by its four-letter words; the configuration of one of them.
-async fn servers(
-    store: &ZookeeperStore,
-    findings: &mut Vec<Finding>,
-) -> Option<HashMap<String, String>> {
+async fn servers(store: &ZookeeperStore) -> (Vec<Finding>, HashMap<String, String>) {
+    let mut found = HashMap::new();
+    if store.target.tls.is_some() {
+        let what = "four-letter words are not asked for over TLS";
+        return (vec![fine(what, "what the servers say of themselves is not examined")], found);
+    }
     let asking = store.target.hosts.iter().map(async |Host { name, port }| {
         let srvr = four_letter::ask(name, *port, "srvr").await;
         (format!("{name}:{port}"), srvr, four_letter::ask(name, *port, "conf").await)
     });
-    let mut found = None;
+    let mut findings = Vec::new();
     for (server, srvr, conf) in join_all(asking).await {
         findings.push(about_server(&server, srvr));
-        if let Answer::Said(conf) = conf {
-            found = found.or(Some(conf));
+        match conf {
+            Answer::Said(conf) if found.is_empty() => found = conf,
+            _ => {}
         }
     }
-    found
+    (findings, found)
 }
 
 fn about_server(server: &str, srvr: Answer) -> Finding {
@@ -124,7 +119,8 @@ async fn time_outs(store: &ZookeeperStore, conf: &HashMap<String, String>) -> Ve
     let mut findings = Vec::new();
     let said = |key: &str| Some(Duration::from_millis(conf.get(key)?.parse().ok()?));
     let granted = async |asked| Some(connect(&store.target, asked).await.ok()?.session_timeout());
-    let (short, long) = tokio::join!(granted(VERY_SHORT), granted(VERY_LONG));
+    // Longer than servers allow: what they grant instead is the longest they do.
+    let (short, long) = tokio::join!(granted(VERY_SHORT), granted(LONGEST));
     let shortest = said("minSessionTimeout").or(short);
     let longest = said("maxSessionTimeout").or(long);
     if let (Some(shortest), Some(longest)) = (shortest, longest) {

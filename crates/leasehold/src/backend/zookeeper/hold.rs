@@ -4,7 +4,6 @@
 //! it proves the session, and that the node is still there.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::TryFutureExt;
 use futures_util::future::{Either, join_all};
@@ -12,15 +11,11 @@ use zookeeper_client::MultiWriteError;
 
 use super::error::{found, of_request};
 use super::ledger::{Entry, Stage};
-use super::session::{Session, by_session};
+use super::session::{A_MOMENT, Session, by_session};
 use super::{ZookeeperStore, payload};
 use crate::backend::{Hint, Hold, Proof, Release, Renewal};
 use crate::error::Result;
 use crate::loss::LossReason;
-
-/// How long a release waits for a connection that just broke. (A renewal does not: that is
-/// doubt, at once.)
-const A_MOMENT: Duration = Duration::from_millis(500);
 
 /// A hold's place in the request, the path of its node, and its entry.
 type Held = (usize, String, Entry);
@@ -64,6 +59,7 @@ pub(super) async fn release(store: Arc<ZookeeperStore>, holds: Vec<Hold>) -> Res
         store.shared.remove(holds[at].owner);
     }
     for (session, group) in groups {
+        // A renewal does not wait: that is doubt, at once.
         session.wait_connected(A_MOMENT).await?;
         let sent = store.shared.clock.now();
         let found = apply(Change::Delete, &session, &group).await?;
@@ -136,7 +132,7 @@ async fn why_gone(store: &ZookeeperStore, hold: &Hold) -> Result<LossReason> {
     }
     let session = store.sessions.reader().await?;
     let children = session.children(&store.paths.lock(&hold.name)).await?;
-    // Read last: whoever took the lock by force recorded it when the node went.
+    // Read last: a force-release is recorded in the transaction that deletes the node.
     let record = found(session.client.get_data(&store.paths.record(&hold.name)).await)?;
     let record = record.and_then(|(data, _)| payload::read_record(&data));
     if let Some((_, forced)) = record.filter(|(_, forced)| forced.token == hold.token) {

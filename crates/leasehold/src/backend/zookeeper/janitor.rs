@@ -37,9 +37,8 @@ pub(super) async fn clean_up(store: Weak<ZookeeperStore>, shared: Arc<Shared>) {
 /// One round; whether there will be another without being called.
 async fn clean_once(store: &ZookeeperStore) -> bool {
     let now = store.shared.clock.now();
-    store.sessions.forget_ended();
     // Before we use them ourselves.
-    let mut busy = store.sessions.close_idle(now);
+    let mut busy = store.sessions.let_go(now);
     let sessions = store.sessions.open_ones();
     let overdue = store.shared.ledger.lock().overdue(now);
     join_all(overdue.into_iter().map(|owner| let_go(store, owner))).await;
@@ -51,7 +50,7 @@ async fn clean_once(store: &ZookeeperStore) -> bool {
         }
         // Queues that nobody looks at are followed no more.
         let mut queues = session.queues.lock();
-        queues.retain(|_, queue| Arc::strong_count(queue) > 1 || queue.last_used() + LINGER > now);
+        queues.retain(|_, queue| Arc::strong_count(queue) > 1 || *queue.used.lock() + LINGER > now);
         busy |= session.has_sweeps() || !queues.is_empty();
     }
     busy

@@ -1,5 +1,5 @@
 //! How the nodes of a lock are named: as kazoo's `Lock` does, or as Curator's recipes do.
-//! Whoever counts the same names excludes each other.
+//! Clients that count the same names exclude each other.
 //!
 //! The name carries the owner, so that a node whose creation got no answer is found again.
 
@@ -55,7 +55,7 @@ impl Listing {
         self.queue.iter().position(|contender| contender.child == child)
     }
 
-    /// Where this node stands. Whoever made a foreign one before it was read before it.
+    /// Where this node stands. A foreign node that was made before it has been read with it.
     pub(super) fn place(&self, child: &str) -> Place {
         match (self.foreign.first(), self.ahead_of(child)) {
             (Some(foreign), _) => Place::Mixed(foreign.clone()),

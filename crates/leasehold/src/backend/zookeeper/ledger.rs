@@ -29,6 +29,8 @@ pub(super) struct Entry {
     /// When it was granted, in milliseconds since 1970.
     pub(super) since: Option<u64>,
     pub(super) stage: Stage,
+    /// How many wait on its place.
+    pub(super) attended: usize,
     /// When nobody wants it any more, unless something happens until then.
     pub(super) until: Moment,
 }
@@ -43,8 +45,6 @@ pub(super) enum Stage {
         node: Node,
         /// How many were before it when it was last looked at.
         ahead: usize,
-        /// How many wait on it.
-        attended: usize,
     },
     /// It has the lock.
     Held { node: Node, proof: Proof },
@@ -61,10 +61,10 @@ pub(super) struct Node {
 }
 
 impl Entry {
-    /// Before its node is asked for.
-    pub(super) fn asked(claim: Claim, lock: Arc<str>, session: Arc<Session>, now: Moment) -> Self {
-        let until = now + claim.ttl.max(PATIENCE_WITH_WAITERS);
-        Self { claim, lock, session, since: None, stage: Stage::Asked, until }
+    /// A claim of which nothing is sent yet.
+    pub(super) fn new(claim: Claim, lock: Arc<str>, session: Arc<Session>) -> Self {
+        let (stage, until) = (Stage::Asked, Moment::NEVER);
+        Self { claim, lock, session, since: None, stage, attended: 0, until }
     }
 
     pub(super) fn node(&self) -> Option<&Node> {
@@ -89,11 +89,6 @@ impl Entry {
         self.node().map(|node| format!("{}/{}", self.lock, node.child))
     }
 
-    fn wait(&mut self, node: Node, ahead: usize, attended: usize, now: Moment) {
-        self.stage = Stage::Waiting { node, ahead, attended };
-        self.until = if attended > 0 { Moment::NEVER } else { now + PATIENCE_WITH_WAITERS };
-    }
-
     fn leave(&mut self, node: Node) {
         self.stage = Stage::Leaving { node };
         // Until it is gone the janitor tries again and again.
@@ -111,7 +106,10 @@ impl ledger::Entry for Entry {
     }
 
     fn until(&self) -> Moment {
-        self.until
+        match self.stage {
+            Stage::Waiting { .. } if self.attended > 0 => Moment::NEVER,
+            _ => self.until,
+        }
     }
 }
 
@@ -142,24 +140,31 @@ impl Shared {
         drop(removed);
     }
 
-    pub(super) fn has_tombstone(&self, owner: Owner) -> bool {
-        self.ledger.lock().tombstones.has(owner, self.clock.now())
-    }
-
     /// From now on this owner gets nothing.
     pub(super) fn bury(&self, owner: Owner, ttl: Duration) {
         self.ledger.lock().tombstones.add(owner, ttl, self.clock.now());
     }
 
+    /// Enters claims of which something is about to be sent; `false` if one of them was
+    /// settled meanwhile.
+    pub(super) fn enter<'a>(&self, entries: impl Iterator<Item = &'a Entry> + Clone) -> bool {
+        let (now, mut ledger) = (self.clock.now(), self.ledger.lock());
+        if entries.clone().any(|entry| ledger.tombstones.has(entry.claim.owner, now)) {
+            return false;
+        }
+        for entry in entries {
+            let until = now + entry.claim.ttl.max(PATIENCE_WITH_WAITERS);
+            ledger.insert(entry.claim.owner, Entry { until, ..entry.clone() }, now);
+        }
+        true
+    }
+
     /// It has a place in the queue, with so many before it.
     pub(super) fn queued(&self, owner: Owner, node: Node, ahead: usize) {
-        let now = self.clock.now();
+        let until = self.clock.now() + PATIENCE_WITH_WAITERS;
         let _gone = self.ledger.lock().update(owner, |entry| {
-            let attended = match entry.stage {
-                Stage::Waiting { attended, .. } => attended,
-                _ => 0,
-            };
-            entry.wait(node, ahead, attended, now);
+            entry.stage = Stage::Waiting { node, ahead };
+            entry.until = until;
         });
     }
 
@@ -199,11 +204,11 @@ impl Shared {
 
     /// Somebody waits on this place, or (`-1`) no longer does.
     pub(super) fn attend(&self, owner: Owner, by: isize) {
-        let now = self.clock.now();
+        let until = self.clock.now() + PATIENCE_WITH_WAITERS;
         let _gone = self.ledger.lock().update(owner, |entry| {
-            if let Stage::Waiting { node, ahead, attended } = &entry.stage {
-                let (node, attended) = (node.clone(), attended.saturating_add_signed(by));
-                entry.wait(node, *ahead, attended, now);
+            entry.attended = entry.attended.saturating_add_signed(by);
+            if matches!(entry.stage, Stage::Waiting { .. }) {
+                entry.until = until;
             }
         });
     }

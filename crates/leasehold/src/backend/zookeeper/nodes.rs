@@ -5,7 +5,6 @@ use super::error::found;
 use super::layout::{Contender, Listing};
 use super::ledger::{Entry, Node};
 use super::payload;
-use super::session::Session;
 use crate::error::Result;
 use crate::holder::HeldBy;
 use crate::name::Name;
@@ -24,21 +23,16 @@ pub(super) fn read(store: &ZookeeperStore, name: &Name, children: Vec<String>) -
 }
 
 /// Who stands in a lock's queue, as this session's server knows it.
-pub(super) async fn list(
-    store: &ZookeeperStore,
-    session: &Session,
-    name: &Name,
-) -> Result<Listing> {
-    session.check_connected()?;
-    let children = found(session.client.list_children(&store.paths.lock(name)).await)?;
-    Ok(read(store, name, children.unwrap_or_default()))
+pub(super) async fn list(store: &ZookeeperStore, entry: &Entry) -> Result<Listing> {
+    entry.session.check_connected()?;
+    let children = found(entry.session.client.list_children(&entry.lock).await)?;
+    Ok(read(store, &entry.claim.name, children.unwrap_or_default()))
 }
 
-/// Who stands behind a node, if that is still there.
+/// Who is first in the queue of a claim's lock, if still there.
 pub(super) async fn held_by(
     store: &ZookeeperStore,
-    session: &Session,
-    lock: &str,
+    Entry { session, lock, .. }: &Entry,
     first: Option<&Contender>,
 ) -> Option<HeldBy> {
     let child = &first?.child;
@@ -52,7 +46,7 @@ pub(super) async fn held_by(
 pub(super) async fn find(store: &ZookeeperStore, entry: &Entry) -> Result<Option<Node>> {
     let (session, layout) = (&entry.session, store.target.layout);
     session.prove(&entry.lock).await?;
-    let Listing { queue, .. } = list(store, session, &entry.claim.name).await?;
+    let Listing { queue, .. } = list(store, entry).await?;
     let ours = queue.iter().find(|other| layout.owner(&other.child) == Some(entry.claim.owner));
     let Some(Contender { child, .. }) = ours else { return Ok(None) };
     let path = format!("{}/{child}", entry.lock);
@@ -71,14 +65,10 @@ pub(super) async fn find(store: &ZookeeperStore, entry: &Entry) -> Result<Option
 pub(super) async fn take_out(store: &ZookeeperStore, owner: Owner) -> Result<()> {
     let Some(entry) = store.shared.entry(owner) else { return Ok(()) };
     if !entry.session.is_over() {
-        let node = match entry.node() {
-            Some(node) => {
-                store.shared.leaving(owner, node.clone());
-                Some(node.clone())
-            }
-            None => find(store, &entry).await?,
-        };
+        let known = entry.node().cloned();
+        let node = if known.is_some() { known } else { find(store, &entry).await? };
         if let Some(node) = node {
+            store.shared.leaving(owner, node.clone());
             entry.session.delete(&format!("{}/{}", entry.lock, node.child)).await?;
         }
     }

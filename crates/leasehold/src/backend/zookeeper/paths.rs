@@ -28,7 +28,8 @@ pub(super) struct Paths {
     /// Without a slash at its end: empty for the root of the tree.
     root: String,
     acls: Vec<Acl>,
-    parents: CreateMode,
+    /// What the node of a lock is.
+    pub(super) parents: CreateMode,
 }
 
 impl Paths {
@@ -76,33 +77,19 @@ impl Paths {
         format!("{}/{TICK}", self.root).into()
     }
 
-    /// How a node in a queue is made: it goes with its session.
-    pub(super) fn in_queue(&self) -> CreateOptions<'_> {
-        CreateMode::EphemeralSequential.with_acls(Acls::new(&self.acls))
-    }
-
-    /// How the node of a lock is made: it stays.
-    pub(super) fn of_lock(&self) -> CreateOptions<'_> {
-        self.parents.with_acls(Acls::new(&self.acls))
-    }
-
-    /// How everything else is made.
-    pub(super) fn lasting(&self) -> CreateOptions<'_> {
-        CreateMode::Persistent.with_acls(Acls::new(&self.acls))
+    /// How a node is made.
+    pub(super) fn options(&self, mode: CreateMode) -> CreateOptions<'_> {
+        mode.with_acls(Acls::new(&self.acls))
     }
 
     /// Makes a node, and the root if need be.
-    pub(super) async fn make(
-        &self,
-        client: &Client,
-        path: &str,
-        options: &CreateOptions<'_>,
-    ) -> Result<()> {
+    pub(super) async fn make(&self, client: &Client, path: &str, mode: CreateMode) -> Result<()> {
         for _ in 0..2 {
-            match client.create(path, b"", options).await {
+            match client.create(path, b"", &self.options(mode)).await {
                 Ok(_) | Err(Zk::NodeExists) => return Ok(()),
                 Err(Zk::NoNode) if !self.root.is_empty() => {
-                    client.mkdir(&self.root, &self.lasting()).await.map_err(of_request)?;
+                    let options = self.options(CreateMode::Persistent);
+                    client.mkdir(&self.root, &options).await.map_err(of_request)?;
                 }
                 Err(error) => return Err(of_request(error)),
             }

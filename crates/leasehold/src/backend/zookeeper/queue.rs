@@ -36,12 +36,12 @@ fn group(contender: &Contender) -> i32 {
 #[derive(Debug)]
 pub(super) struct Queue {
     picture: Mutex<Picture>,
-    /// Those who wait here: only told when it is about a node of theirs, or about us all.
+    /// Wakes those who wait here, after a change to a node of theirs or to all.
     changed: Notify,
-    /// Those who are about to join: told when the head comes to another group of numbers.
+    /// Wakes those who are about to join, when the head comes to another group of numbers.
     advanced: Notify,
     /// When somebody last looked.
-    used: Mutex<Moment>,
+    pub(super) used: Mutex<Moment>,
     /// Follows the queue for as long as it is wanted.
     task: Mutex<JoinSet<()>>,
 }
@@ -81,10 +81,11 @@ impl Picture {
 impl Queue {
     /// Follows the queue of a lock from now on, for as long as it is wanted and the session
     /// lives. (It keeps neither alive.)
-    pub(super) fn follow<S>(session: &Arc<S>, lock: Arc<str>, layout: Layout) -> Arc<Self>
-    where
-        S: AsRef<Client> + Send + Sync + 'static,
-    {
+    pub(super) fn follow(
+        session: &Arc<impl AsRef<Client> + Send + Sync + 'static>,
+        lock: Arc<str>,
+        layout: Layout,
+    ) -> Arc<Self> {
         let queue = Arc::new(Self {
             picture: Mutex::default(),
             changed: Notify::new(),
@@ -161,14 +162,6 @@ impl Queue {
     fn is_of_no_use(&self) -> bool {
         let picture = self.picture.lock();
         picture.wanted.is_empty() && picture.listing.queue.len() > 2 * FEW
-    }
-
-    pub(super) fn used(&self, now: Moment) {
-        *self.used.lock() = now;
-    }
-
-    pub(super) fn last_used(&self) -> Moment {
-        *self.used.lock()
     }
 
     /// Waits on the place of this node, until dropped.

@@ -20,17 +20,20 @@ use zookeeper_client::{Client, MultiWriteError, SessionState, TlsOptions};
 
 use super::error::{found, of_connecting, of_request};
 use super::queue::Queue;
-use super::url::{Target, Tls};
+use super::url::Target;
 use crate::backend::Proof;
+use crate::backend::kit::url::TlsFiles;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long opening a session may take, all servers together.
 const OPENING: Duration = Duration::from_secs(5);
+/// How long a request waits for a connection that just broke.
+pub(super) const A_MOMENT: Duration = Duration::from_millis(500);
 /// A connection that is silent for this long is given up, whatever the TTL.
 const LONGEST_SILENCE: Duration = Duration::from_secs(5);
 /// The longest time-out that the protocol can carry.
-const LONGEST: Duration = Duration::from_millis(i32::MAX as u64);
+pub(super) const LONGEST: Duration = Duration::from_millis(i32::MAX as u64);
 /// The first digits of the time-outs that sessions have, in milliseconds. A TTL in between has a
 /// session that lasts longer, by a quarter at most: so much later a crashed client's locks are free.
 const STEPS: [u64; 13] = [100, 125, 150, 180, 200, 250, 300, 350, 400, 500, 600, 700, 800];
@@ -45,12 +48,9 @@ pub(super) fn timeout_for(ttl: Duration) -> Result<u64> {
     if millis < STEPS[0] {
         return Ok(millis);
     }
-    let mut unit = 1;
-    while millis > 1_000 * unit {
-        unit *= 10;
-    }
-    let step = STEPS.iter().map(|digits| digits * unit).find(|step| *step >= millis);
-    Ok(step.unwrap_or(1_000 * unit).min(LONGEST.as_millis() as u64))
+    let mut steps = (0..).flat_map(|power| STEPS.map(|digits| digits * 10_u64.pow(power)));
+    let step = steps.find(|step| *step >= millis).unwrap_or(millis);
+    Ok(step.min(LONGEST.as_millis() as u64))
 }
 
 /// After how much silence a connection of a session with this time-out is given up.
@@ -76,7 +76,7 @@ pub(super) async fn connect(target: &Target, asked: Duration) -> Result<Client> 
     let cluster = target.cluster();
     let connecting = async {
         match &target.tls {
-            Some(tls) => connector.with_tls(options(tls)?).secure_connect(&cluster).await,
+            Some(files) => connector.with_tls(options(files)?).secure_connect(&cluster).await,
             None => connector.connect(&cluster).await,
         }
         .map_err(of_connecting)
@@ -87,13 +87,16 @@ pub(super) async fn connect(target: &Target, asked: Duration) -> Result<Client> 
     })
 }
 
-fn options(tls: &Tls) -> Result<TlsOptions> {
+fn options(files: &TlsFiles) -> Result<TlsOptions> {
     // The driver brings a second provider of cryptography, and then rustls asks which one is
     // meant. If the program has chosen already, it stays with that.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let mut options = TlsOptions::new().with_pem_ca(&read(&tls.ca)?).map_err(of_request)?;
-    if let Some((cert, key)) = &tls.identity {
-        options = options.with_pem_identity(&read(cert)?, &read(key)?).map_err(of_request)?;
+    let mut options = TlsOptions::new();
+    if let Some(ca) = &files.ca {
+        options = options.with_pem_ca(&read(ca)?).map_err(of_request)?;
+    }
+    if let Some((cert, key)) = files.identity()? {
+        options = options.with_pem_identity(&read(&cert)?, &read(&key)?).map_err(of_request)?;
     }
     Ok(options)
 }
@@ -114,7 +117,7 @@ pub(super) struct Session {
     /// When the last write was sent that was answered.
     proved: Mutex<Moment>,
     /// When somebody was last seen to use it.
-    used: Mutex<Moment>,
+    pub(super) used: Mutex<Moment>,
     /// Locks whose queue is followed.
     pub(super) queues: Mutex<HashMap<Arc<str>, Arc<Queue>>>,
     /// When to look for nodes that nobody knows of.
@@ -162,14 +165,9 @@ impl Session {
 
     /// Before something is sent: the driver would keep it until there is a connection again.
     pub(super) fn check_connected(&self) -> Result<()> {
-        match self.is_connected() {
-            true => Ok(()),
-            // Nothing was sent.
-            false => {
-                let message = "not connected to ZooKeeper just now";
-                Err(Error::new(ErrorKind::Unreachable, message))
-            }
-        }
+        let message = "not connected to ZooKeeper just now";
+        let disconnected = || Error::new(ErrorKind::Unreachable, message);
+        self.is_connected().then_some(()).ok_or_else(disconnected)
     }
 
     /// The same for what is worth a moment: a new connection is usually there at once.
@@ -208,15 +206,6 @@ impl Session {
 
     fn proof_of(&self, sent: Moment) -> Proof {
         Proof { at: sent - *self.slack.lock(), valid_for: self.timeout }
-    }
-
-    pub(super) fn used(&self, now: Moment) {
-        let mut used = self.used.lock();
-        *used = now.max(*used);
-    }
-
-    pub(super) fn last_used(&self) -> Moment {
-        *self.used.lock()
     }
 
     /// How long ago it was proved. Without the slack, which no new proof makes shorter.

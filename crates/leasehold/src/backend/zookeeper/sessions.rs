@@ -12,14 +12,12 @@ use zookeeper_client::{AddWatchMode, EventType, SessionState};
 
 use super::ledger::Shared;
 use super::payload;
-use super::session::{Session, connect, slack, timeout_for};
+use super::session::{A_MOMENT, Session, connect, slack, timeout_for};
 use super::url::Target;
 use crate::backend::Hint;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long a request waits for a connection that just broke.
-const A_MOMENT: Duration = Duration::from_millis(500);
 /// Before the servers are asked again how long their tick is.
 const ASKS_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// How long a session is kept that nobody uses.
@@ -62,8 +60,7 @@ impl Sessions {
 
     /// A session to read with: one that is connected, or else the one that was opened first.
     pub(super) async fn reader(&self) -> Result<Arc<Session>> {
-        let connected = self.open_ones().into_iter().find(|session| session.is_connected());
-        match connected {
+        match self.open_ones().into_iter().find(|session| session.is_connected()) {
             Some(session) => Ok(session),
             None => self.of(self.opener.target.session).await,
         }
@@ -81,17 +78,9 @@ impl Sessions {
         slots.iter().filter_map(|slot| slot.try_lock().ok()?.clone()).collect()
     }
 
-    /// Lets go of sessions that are over.
-    pub(super) fn forget_ended(&self) {
-        self.slots.lock().retain(|_, slot| match slot.try_lock() {
-            Ok(slot) => slot.as_ref().is_none_or(|session| !session.is_over()),
-            Err(_) => true,
-        });
-    }
-
-    /// Closes sessions that nobody has used for a while, except the one that is opened at once,
-    /// which reads. Whether others are left.
-    pub(super) fn close_idle(&self, now: Moment) -> bool {
+    /// Lets go of sessions that are over, and closes those that nobody has used for a while,
+    /// except the one that is opened at once, which reads. Whether others are left.
+    pub(super) fn let_go(&self, now: Moment) -> bool {
         let kept = timeout_for(self.opener.target.session).ok();
         let (mut left, mut closed) = (false, Vec::new());
         for (millis, slot) in self.slots.lock().iter() {
@@ -100,15 +89,18 @@ impl Sessions {
                 left = true;
                 continue;
             };
-            let Some(session) = place.as_ref().filter(|_| Some(*millis) != kept) else { continue };
-            // Whoever gets it, gets it from this slot: nobody can now.
-            if Arc::strong_count(session) > 1 {
-                session.used(now);
+            let Some(session) = &*place else { continue };
+            let mut used = session.used.lock();
+            // It is handed out from this slot only: nobody can take it now.
+            if Arc::strong_count(session) > 1 || Some(*millis) == kept {
+                *used = now;
             }
-            if session.last_used() + IDLE > now {
-                left = true;
-            } else {
+            let idle = *used + IDLE <= now;
+            drop(used);
+            if idle || session.is_over() {
                 closed.push(place.take());
+            } else {
+                left |= Some(*millis) != kept;
             }
         }
         // Here: a session ends when it is dropped.
@@ -121,15 +113,15 @@ impl Sessions {
         let slot = self.slots.lock().entry(millis).or_default().clone();
         let mut place = slot.lock_owned().await;
         if let Some(session) = place.as_ref().filter(|session| !session.is_over()) {
-            session.used(self.opener.shared.clock.now());
+            *session.used.lock() = self.opener.shared.clock.now();
             return Ok(session.clone());
         }
-        // In a task of its own: whoever asks may give up, but the next one finds it open.
+        // In a task of its own: the caller may give up, but the next one finds it open.
         let opener = self.opener.clone();
         let opening = tokio::spawn(async move {
             let session = opener.clone().open(Duration::from_millis(millis)).await?;
             // Opening may have taken longer than an idle session is kept.
-            session.used(opener.shared.clock.now());
+            *session.used.lock() = opener.shared.clock.now();
             *place = Some(session.clone());
             // The janitor closes it when nobody uses it.
             opener.shared.chores.notify_one();
@@ -149,18 +141,18 @@ impl Opener {
         // A server that is alone has no configuration of an ensemble; a client that may not
         // read it takes the server for one of many.
         let alone = client.get_config().await.is_ok_and(|(config, _)| config.is_empty());
-        let tick = if alone { None } else { self.learn_tick(granted).await };
-        // The driver pings by the time-out that was asked for, whatever was granted.
+        let tick = if alone { Some(Duration::ZERO) } else { self.learn_tick(granted).await };
         let allowed = match alone {
             true => Duration::ZERO,
-            // As long as a tick can be, for this session to be granted.
+            // The driver pings by the time-out that was asked for, whatever was granted. A tick is
+            // as long as it can be, for this session to be granted.
             false => slack(timeout, tick.unwrap_or(granted / 2)),
         };
         let clock = self.shared.clock.clone();
         let session = Arc::new(Session::new(client, timeout, allowed, clock, asked));
         let weak = Arc::downgrade(&session);
         let mut tasks = session.tasks.lock();
-        if !alone && tick.is_none() {
+        if tick.is_none() {
             tasks.spawn(self.clone().learn_later(weak.clone(), granted));
         }
         tasks.spawn(follow_state(weak.clone(), self.shared.clone()));
@@ -193,17 +185,14 @@ impl Opener {
 
     /// The servers did not say how long their tick is when this session was opened: asks again.
     async fn learn_later(self: Arc<Self>, session: Weak<Session>, granted: Duration) {
-        loop {
+        let tick = loop {
             tokio::time::sleep(ASKS_AGAIN_AFTER).await;
-            if session.strong_count() == 0 {
-                return;
-            }
             if let Some(tick) = self.learn_tick(granted).await {
-                if let Some(session) = session.upgrade() {
-                    *session.slack.lock() = slack(session.timeout, tick);
-                }
-                return;
+                break tick;
             }
+        };
+        if let Some(session) = session.upgrade() {
+            *session.slack.lock() = slack(session.timeout, tick);
         }
     }
 }

@@ -1,7 +1,6 @@
 //! `zk://user:password@host:port,host:port/root?layout=curator`.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use zookeeper_client::CreateMode;
@@ -28,7 +27,8 @@ pub(super) struct Target {
     /// What the node of a lock is. ZooKeeper deletes a container some time after its last child
     /// has gone, as Curator likes it.
     pub(super) parents: CreateMode,
-    pub(super) tls: Option<Tls>,
+    /// With whom to trust, for `zks:`.
+    pub(super) tls: Option<TlsFiles>,
     /// The TTL for which a session is opened at once.
     pub(super) session: Duration,
     /// The servers' `tickTime`, where it is known.
@@ -44,13 +44,6 @@ pub(super) enum Access {
     Creator,
     /// The same, and everybody may look.
     CreatorAndReaders,
-}
-
-/// Files in PEM form.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Tls {
-    pub(super) ca: PathBuf,
-    pub(super) identity: Option<(PathBuf, PathBuf)>,
 }
 
 impl Target {
@@ -108,17 +101,16 @@ impl Target {
             let message = "acl=creator needs a user: zk://user:password@host/root?acl=creator";
             return Err(Error::invalid(message));
         }
-        let identity = files.identity()?;
-        self.tls = match (secure, files.ca.clone()) {
-            (false, _) if files.are_none() => None,
-            (false, _) => return Err(Error::invalid("ca, cert and key are for zks: URLs")),
-            (true, Some(ca)) => Some(Tls { ca, identity }),
-            (true, None) => {
-                let message = "a zks: URL needs the certificate it trusts: ?ca=/path/to/ca.pem";
-                return Err(Error::invalid(message));
+        files.identity()?;
+        let wrong = match (secure, &files.ca) {
+            (false, _) if !files.are_none() => "ca, cert and key are for zks: URLs",
+            (true, None) => "a zks: URL needs the certificate it trusts: ?ca=/path/to/ca.pem",
+            _ => {
+                self.tls = secure.then_some(files);
+                return Ok(());
             }
         };
-        Ok(())
+        Err(Error::invalid(wrong))
     }
 
     /// As the driver wants its servers.
@@ -193,7 +185,7 @@ mod tests {
         assert_eq!(target.session, Duration::from_secs(3));
         assert_eq!(target.tick, Some(Duration::from_millis(200)));
         let tls = target.tls.as_ref().unwrap();
-        assert!(tls.identity.is_some());
+        assert!(tls.identity().unwrap().is_some());
         let shown = format!("{target:?}");
         assert!(!shown.contains("p@ss") && !shown.contains("me:"), "{shown}");
     }

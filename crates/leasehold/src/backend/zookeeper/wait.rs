@@ -31,13 +31,6 @@ struct Attending {
     owner: Owner,
 }
 
-impl Attending {
-    fn new(shared: Arc<Shared>, owner: Owner) -> Self {
-        shared.attend(owner, 1);
-        Self { shared, owner }
-    }
-}
-
 impl Drop for Attending {
     fn drop(&mut self) {
         self.shared.attend(self.owner, -1);
@@ -46,7 +39,8 @@ impl Drop for Attending {
 }
 
 pub(super) async fn wait(store: Arc<ZookeeperStore>, claim: Claim) -> Result<Turn> {
-    let _attending = Attending::new(store.shared.clone(), claim.owner);
+    store.shared.attend(claim.owner, 1);
+    let _attending = Attending { shared: store.shared.clone(), owner: claim.owner };
     loop {
         let Some(entry) = store.shared.entry(claim.owner) else { return Ok(Turn::TryAgain) };
         if entry.session.is_over() {
@@ -75,7 +69,7 @@ async fn near_the_head(store: &ZookeeperStore, entry: &Entry, node: &Node) -> Re
     let mut look_at = clock.now() + SLOW_LOOK;
     loop {
         let (place, changed) = standing.look();
-        queue.used(clock.now());
+        *queue.used.lock() = clock.now();
         match place {
             Place::First => return take(store, entry, node).await,
             Place::Behind(ahead) if ahead > 2 * FEW => {
@@ -83,10 +77,7 @@ async fn near_the_head(store: &ZookeeperStore, entry: &Entry, node: &Node) -> Re
                 return Ok(None);
             }
             Place::Mixed(foreign) => return Err(refused(&foreign)),
-            Place::Over => {
-                sleep(PAUSE).await;
-                return Ok(None);
-            }
+            Place::Over => return pause().await,
             Place::Behind(_) | Place::Absent | Place::Unknown => {}
         }
         tokio::select! {
@@ -99,7 +90,7 @@ async fn near_the_head(store: &ZookeeperStore, entry: &Entry, node: &Node) -> Re
         let now = clock.now();
         if queue.place(&node.child) == Place::Absent || now >= look_at {
             look_at = now + SLOW_LOOK;
-            let listing = nodes::list(store, &entry.session, &entry.claim.name).await;
+            let listing = nodes::list(store, entry).await;
             match listing.map_or(Place::Unknown, |listing| listing.place(&node.child)) {
                 Place::First => return take(store, entry, node).await,
                 Place::Mixed(foreign) => return Err(refused(&foreign)),
@@ -116,10 +107,7 @@ async fn near_the_head(store: &ZookeeperStore, entry: &Entry, node: &Node) -> Re
 
 async fn far_behind(store: &ZookeeperStore, entry: &Entry, node: &Node) -> Result<Option<Turn>> {
     let (owner, clock) = (entry.claim.owner, &store.shared.clock);
-    let Ok(listing) = nodes::list(store, &entry.session, &entry.claim.name).await else {
-        sleep(PAUSE).await;
-        return Ok(None);
-    };
+    let Ok(listing) = nodes::list(store, entry).await else { return pause().await };
     let ahead = match listing.place(&node.child) {
         Place::First => return take(store, entry, node).await,
         Place::Behind(ahead) => ahead,
@@ -138,10 +126,7 @@ async fn far_behind(store: &ZookeeperStore, entry: &Entry, node: &Node) -> Resul
         Ok((Some(_), watcher)) => watcher,
         // Gone just now.
         Ok((None, _)) => return Ok(None),
-        Err(_) => {
-            sleep(PAUSE).await;
-            return Ok(None);
-        }
+        Err(_) => return pause().await,
     };
     let mut changed = std::pin::pin!(watcher.changed());
     let look_at = clock.now() + SLOWER_LOOK;
@@ -160,11 +145,16 @@ async fn far_behind(store: &ZookeeperStore, entry: &Entry, node: &Node) -> Resul
 async fn take(store: &ZookeeperStore, entry: &Entry, node: &Node) -> Result<Option<Turn>> {
     let Entry { claim, session, lock, .. } = entry;
     if session.renew_proof(claim.ttl, lock).await.is_err() {
-        sleep(PAUSE).await;
-        return Ok(None);
+        return pause().await;
     }
     let grant = store.shared.granted(claim.owner, node.clone(), session);
     Ok(Some(grant.map_or(Turn::TryAgain, Turn::Granted)))
+}
+
+/// Looks again a little later.
+async fn pause() -> Result<Option<Turn>> {
+    sleep(PAUSE).await;
+    Ok(None)
 }
 
 /// When the session is to be proved next, so that a grant is of use when it comes.
@@ -189,7 +179,7 @@ fn follow(store: &ZookeeperStore, Entry { session, lock, .. }: &Entry) -> Arc<Qu
         queues.insert(lock.clone(), queue.clone());
         queue
     });
-    queue.used(store.shared.clock.now());
+    *queue.used.lock() = store.shared.clock.now();
     queue
 }
 
