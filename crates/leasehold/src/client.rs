@@ -10,10 +10,11 @@ use crate::acquire::batcher::Batcher;
 use crate::acquire::turnstile::Turnstile;
 use crate::backend::{Claim, Hold};
 use crate::clock::{Alarm, Moment};
-use crate::context::{Context, enter};
+use crate::context::Context;
 use crate::error::{Error, ErrorKind, Result};
 use crate::holder::Holder;
 use crate::lease::keeper::Keeper;
+use crate::runtime::enter;
 
 #[derive(Debug)]
 pub(crate) struct Client {

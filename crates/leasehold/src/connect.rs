@@ -53,6 +53,13 @@ pub fn connect(url: impl Into<String>) -> Connect {
     Connect::new(Target::Url(url.into()))
 }
 
+impl Locks {
+    /// A client of this store, for stores that were opened by hand.
+    pub fn on(backend: Arc<dyn Backend>) -> Connect {
+        Connect::new(Target::Backend(backend))
+    }
+}
+
 /// A client to be: set what it needs, then `.await` it.
 #[must_use = "a client connects when it is awaited"]
 pub struct Connect {
@@ -79,10 +86,6 @@ impl Connect {
             failpoints: Failpoints::default(),
             request_timeout: REQUEST_TIMEOUT,
         }
-    }
-
-    pub(crate) fn on(backend: Arc<dyn Backend>) -> Self {
-        Self::new(Target::Backend(backend))
     }
 
     /// Refuses a store that promises less.

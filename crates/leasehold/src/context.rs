@@ -10,9 +10,11 @@ use crate::backend::Backend;
 use crate::clock::{Clock, Moment};
 use crate::detach::Detacher;
 use crate::error::{Error, ErrorKind, Outcome, Result};
-use crate::event::{Announcer, Event, EventKind, Subject};
+use crate::event::{Announcer, Event, EventKind};
 use crate::failpoint::{Failpoints, Point};
-use crate::observe::{self, Meter, StallWatch};
+use crate::name::Name;
+use crate::observe::{self, ClassId, Meter, StallWatch};
+use crate::owner::Owner;
 
 /// What every part of a client needs.
 #[derive(Debug)]
@@ -30,6 +32,14 @@ pub(crate) struct Context {
     pub(crate) runtime: Handle,
     /// How long a request may take before its outcome counts as unknown.
     pub(crate) request_timeout: Duration,
+}
+
+/// The lock and the acquisition that an event is about.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub(crate) name: &'a Name,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) class: ClassId,
 }
 
 impl Context {
@@ -85,18 +95,6 @@ impl Context {
         }
         term / 100 + Duration::from_millis(2) + self.backend.guarantees().extra_drift
     }
-}
-
-/// Timers and sockets that are made from now on belong to this runtime, until dropped.
-#[cfg(not(all(test, shuttle)))]
-pub(crate) fn enter(runtime: &Handle) -> tokio::runtime::EnterGuard<'_> {
-    runtime.enter()
-}
-
-/// shuttle has one runtime for all.
-#[cfg(all(test, shuttle))]
-pub(crate) fn enter(runtime: &Handle) -> &Handle {
-    runtime
 }
 
 /// Whether the store refused a batch for what is in it, and not because it could not

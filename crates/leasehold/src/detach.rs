@@ -20,6 +20,8 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::runtime::Handle;
 
+use crate::runtime::enter;
+
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// How long work depends on its caller: for one of these at least, for two at most.
@@ -85,7 +87,7 @@ impl Detacher {
         let state = State { stage: Stage::Busy { woken: false }, waiter: None, detached: false };
         let runtime = self.runtime.clone();
         let shared = Arc::new(Shared { runtime, state: Mutex::new(state) });
-        let _inside = crate::context::enter(&self.runtime);
+        let _inside = enter(&self.runtime);
         shared.step(Box::pin(work));
         if !shared.is_over() {
             self.look_after(&shared);

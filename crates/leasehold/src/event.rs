@@ -8,7 +8,6 @@ use crate::error::Error;
 use crate::holder::HeldBy;
 use crate::loss::{Forced, Loss};
 use crate::name::Name;
-use crate::observe::ClassId;
 use crate::owner::Owner;
 use crate::token::Token;
 
@@ -81,12 +80,4 @@ pub enum Refusal {
     Failed(Error),
     /// The caller dropped it.
     Cancelled,
-}
-
-/// Whom an event is about, as those who announce it know it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Subject<'a> {
-    pub(crate) name: &'a Name,
-    pub(crate) owner: Option<Owner>,
-    pub(crate) class: ClassId,
 }

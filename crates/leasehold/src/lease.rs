@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::backend::Hold;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, Operation, Result};
@@ -78,6 +79,12 @@ impl Lease {
     /// The time to live that each renewal restores.
     pub fn ttl(&self) -> Duration {
         self.core.ttl()
+    }
+
+    /// The lease as the store is shown it: for what only one store offers, such as
+    /// `EtcdStore::is_owner`.
+    pub fn hold(&self) -> Hold {
+        self.core.hold()
     }
 
     /// Where it stands, by this process's own clock and what the store last said.

@@ -88,6 +88,7 @@ mod name;
 pub mod observe;
 mod owner;
 mod readiness;
+mod runtime;
 #[cfg(all(test, shuttle))]
 mod schedules;
 mod terms;

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::backend::{Backend, Finding, LockInfo};
+use crate::backend::{Finding, LockInfo};
 use crate::client::Client;
-use crate::connect::Connect;
+use crate::context::Subject;
 use crate::error::{Error, Operation, Result};
-use crate::event::{EventKind, Events, Subject};
+use crate::event::{EventKind, Events};
 use crate::guarantees::Guarantees;
 use crate::lock::Lock;
 use crate::loss::Forced;
@@ -35,11 +35,6 @@ impl Locks {
     #[cfg(all(test, shuttle))]
     pub(crate) fn is_idle(&self) -> bool {
         self.client.claims.is_idle() && self.client.releases.is_idle()
-    }
-
-    /// A client of this store, for stores that were opened by hand.
-    pub fn on(backend: Arc<dyn Backend>) -> Connect {
-        Connect::on(backend)
     }
 
     /// A lock by its name, to be taken. Does nothing yet, and fails only when it is.

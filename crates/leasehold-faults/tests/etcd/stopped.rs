@@ -53,7 +53,7 @@ async fn hold(store: &str, endpoint: &str) {
     let client = Client::at(store).await;
     let mut etcd = etcd_client::Client::connect([endpoint], None).await.unwrap();
     let lease = client.lock("a").acquire().await.unwrap();
-    let guard = client.store.is_owner(&lease).unwrap();
+    let guard = client.store.is_owner(&lease.hold()).unwrap();
     let write = |value: &str| {
         let put = TxnOp::put("resource", value, None);
         Txn::new().when([guard.clone()]).and_then([put])

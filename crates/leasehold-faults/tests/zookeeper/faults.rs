@@ -38,7 +38,7 @@ async fn a_client_that_is_cut_off_knows_before_the_next_one_starts() {
     let (other, _) = client(&server.url("/cut?session=3s")).await;
     let lease = cut_off.lock("job").ttl(TTL).acquire().await.unwrap();
     let mut events = cut_off.events();
-    let path = store.check(&lease).unwrap().path().to_owned();
+    let path = store.check(&lease.hold()).unwrap().path().to_owned();
     let (_, before) = raw.get_data(&path).await.unwrap();
     for way in [Way::Requests, Way::Replies] {
         proxy.drop_one_way(way);
@@ -55,7 +55,7 @@ async fn a_client_that_is_cut_off_knows_before_the_next_one_starts() {
         async || cut_off.lock("job2").ttl(TTL).try_acquire().await.is_ok_and(|l| l.is_some());
     eventually("a new session", again).await;
     let new = cut_off.lock("job3").ttl(TTL).acquire().await.unwrap();
-    let path = store.check(&new).unwrap().path().to_owned();
+    let path = store.check(&new.hold()).unwrap().path().to_owned();
     let (_, after) = raw.get_data(&path).await.unwrap();
     assert_ne!(after.ephemeral_owner, before.ephemeral_owner);
     lease.release().await.unwrap_err();
@@ -156,7 +156,7 @@ async fn a_node_that_was_deleted_by_hand_is_a_lost_lease() {
     let (locks, store) = client(&server.url("/hand?session=3s")).await;
     let lease = locks.lock("job").ttl(TTL).acquire().await.unwrap();
     let mut events = locks.events();
-    raw.delete(store.check(&lease).unwrap().path(), None).await.unwrap();
+    raw.delete(store.check(&lease.hold()).unwrap().path(), None).await.unwrap();
     until_lost(&mut events).await;
     let LeaseState::Lost(loss) = lease.state() else { panic!("{lease:?}") };
     assert_eq!(loss.reason, LossReason::Expired);

@@ -47,7 +47,7 @@ async fn a_check_fails_the_transactions_of_a_lost_lease() {
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
     raw.create("/state", b"0", &options).await.unwrap();
     let lease = locks.lock("state").ttl(TTL).acquire().await.unwrap();
-    let check = store.check(&lease).unwrap();
+    let check = store.check(&lease.hold()).unwrap();
     let write = async |data: &[u8]| {
         let mut writer = raw.new_multi_writer();
         check.add_to(&mut writer).unwrap();
@@ -65,7 +65,7 @@ async fn a_check_fails_the_transactions_of_a_lost_lease() {
     if !matches!(lease.state(), LeaseState::Lost(_)) {
         until_lost(&mut events).await;
     }
-    store.check(&lease).unwrap_err();
+    store.check(&lease.hold()).unwrap_err();
 }
 
 /// The holder hears of a force-release by its own watch: its next renewal would be too late

@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Claim, Grant, Hold, Proof};
 use crate::clock::Moment;
-use crate::context::Context;
+use crate::context::{Context, Subject};
 use crate::error::Error;
-use crate::event::{EventKind, Subject};
+use crate::event::EventKind;
 use crate::failpoint::Point;
 use crate::loss::{Loss, LossReason};
 use crate::name::Name;

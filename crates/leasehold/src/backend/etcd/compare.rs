@@ -4,12 +4,12 @@
 use etcd_client::{Compare, CompareOp};
 
 use super::EtcdStore;
+use crate::backend::Hold;
 use crate::error::{Error, Result};
-use crate::lease::Lease;
 
 impl EtcdStore {
     /// The compare for a transaction of your own that may only take effect while this
-    /// lease has its lock: etcd itself checks it, at the moment of the write.
+    /// [lease](crate::Lease::hold) has its lock: etcd itself checks it, at the moment of the write.
     ///
     /// The lease must have been taken through a client of this very store
     /// ([`Locks::on`](crate::Locks::on)).
@@ -23,7 +23,7 @@ impl EtcdStore {
     /// let locks = Locks::on(store.clone()).await?;
     /// let lease = locks.lock("inventory").acquire().await?;
     /// let guarded = etcd_client::Txn::new()
-    ///     .when([store.is_owner(&lease)?])
+    ///     .when([store.is_owner(&lease.hold())?])
     ///     .and_then([etcd_client::TxnOp::put("stock", "41", None)]);
     /// assert!(etcd.txn(guarded).await?.succeeded(), "the lock was lost");
     /// # Ok(()) }
@@ -33,11 +33,11 @@ impl EtcdStore {
     ///
     /// [`NotHeld`](crate::ErrorKind::NotHeld) when this store does not know the lease, or
     /// not any more.
-    pub fn is_owner(&self, lease: &Lease) -> Result<Compare> {
+    pub fn is_owner(&self, hold: &Hold) -> Result<Compare> {
         let ledger = self.ledger.lock();
-        let entry = ledger.claims.get(lease.owner()).ok_or_else(Error::not_held)?;
-        let revision = i64::try_from(lease.token().get()).map_err(|_| Error::not_held())?;
-        let key = self.layout.lock(lease.name(), entry.session.id);
+        let entry = ledger.claims.get(hold.owner).ok_or_else(Error::not_held)?;
+        let revision = i64::try_from(hold.token.get()).map_err(|_| Error::not_held())?;
+        let key = self.layout.lock(&hold.name, entry.session.id);
         Ok(Compare::create_revision(key, CompareOp::Equal, revision))
     }
 }

@@ -4,8 +4,8 @@ use zookeeper_client::MultiWriter;
 
 use super::ZookeeperStore;
 use super::ledger::Stage;
+use crate::backend::Hold;
 use crate::error::{Error, Result};
-use crate::lease::Lease;
 
 /// A check for your own transactions: it holds as long as the lease's node exists.
 ///
@@ -33,14 +33,14 @@ impl LeaseCheck {
 }
 
 impl ZookeeperStore {
-    /// The check for a lease that a client of this store holds.
+    /// The check for a [lease](crate::Lease::hold) that a client of this store holds.
     ///
     /// # Errors
     ///
     /// [`NotHeld`](crate::ErrorKind::NotHeld) if it does not hold it (any more).
-    pub fn check(&self, lease: &Lease) -> Result<LeaseCheck> {
-        let entry = self.shared.entry(lease.owner()).filter(
-            |entry| matches!(&entry.stage, Stage::Held { node, .. } if node.token == lease.token()),
+    pub fn check(&self, hold: &Hold) -> Result<LeaseCheck> {
+        let entry = self.shared.entry(hold.owner).filter(
+            |entry| matches!(&entry.stage, Stage::Held { node, .. } if node.token == hold.token),
         );
         let path = entry.and_then(|entry| entry.path()).ok_or_else(Error::not_held)?;
         Ok(LeaseCheck { path })
