@@ -5,27 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{Claim, Grant, Renewal, Turn, Verdict};
-use crate::client::Client;
 use crate::clock::Moment;
-use crate::context::{Subject, backoff};
+use crate::context::{Context, Subject, backoff};
 use crate::error::{Error, ErrorKind, Operation, Outcome, Result};
 use crate::event::{EventKind, Refusal};
 use crate::failpoint::{Point, Step};
 use crate::holder::HeldBy;
-use crate::lease::Lease;
-use crate::lease::state::{LeaseCore, deadline};
 use crate::loss::LossReason;
 use crate::name::Name;
 use crate::observe::ClassId;
 use crate::owner::Owner;
 use crate::terms::{Patience, Terms};
 
-use turnstile::Pass;
+use batcher::Batcher;
+use turnstile::{Pass, Turnstile};
 use undo::{Trace, settle, undo, undo_once};
 
 pub(crate) mod batcher;
 mod give_up;
-pub(crate) mod turnstile;
+mod turnstile;
 pub(crate) mod undo;
 
 /// How many fresh owners an acquisition may use up when answers are lost or late.
@@ -35,6 +33,27 @@ const QUESTIONS: u32 = 3;
 /// How long to believe a store that says nothing to a waiter.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
+/// Acquires the locks of one client.
+#[derive(Debug)]
+pub(crate) struct Acquirer {
+    context: Arc<Context>,
+    claims: Batcher<Claim>,
+    turnstile: Arc<Turnstile>,
+}
+
+/// A lock that was granted, and is not kept by anybody yet.
+#[derive(Debug)]
+#[must_use = "the lock is held, and nobody renews or releases it"]
+pub(crate) struct Granted {
+    pub(crate) claim: Claim,
+    pub(crate) class: ClassId,
+    pub(crate) grant: Grant,
+    /// When the grant was found to be good.
+    pub(crate) at: Moment,
+    /// Another claim of its owner may still be on its way to the store.
+    pub(crate) stray_claim: bool,
+}
+
 /// A lock that another holds: who, where the store says, and how long we waited for it.
 #[derive(Debug)]
 pub(crate) struct Unavailable {
@@ -42,49 +61,61 @@ pub(crate) struct Unavailable {
     pub(crate) waited: Duration,
 }
 
-/// Takes the lock under these terms: a lease, or not when another holds it and there is
-/// no (more) patience.
-pub(crate) async fn acquire(
-    client: &Arc<Client>,
-    name: Name,
-    terms: &Terms,
-) -> Result<std::result::Result<Lease, Unavailable>> {
-    let mut attempt = Attempt::new(client, name, terms);
-    attempt.announce(attempt.asked, EventKind::Asked);
-    let taken = match terms.patience {
-        Patience::None | Patience::Forever => attempt.take().await,
-        Patience::For(_) => {
-            let (context, until) = (&client.context, attempt.until);
-            // Waiting ends with patience. A request that is under way gets a little longer: its
-            // answer says more than that there is none yet. (Patience may be shorter than one
-            // round trip.)
-            let last_call = async {
-                context.clock.sleep_until(until).await;
-                tokio::time::sleep(context.last_look()).await;
-            };
-            tokio::select! {
-                biased;
-                taken = attempt.take() => taken,
-                () = last_call => Ok(Taken::NoAnswer),
+impl Acquirer {
+    pub(crate) fn new(context: Arc<Context>, claims: Batcher<Claim>) -> Self {
+        Self { context, claims, turnstile: Arc::default() }
+    }
+
+    /// Whether no claim is under way or collected.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.claims.is_idle()
+    }
+
+    /// Takes the lock under these terms; not when another holds it and there is no (more)
+    /// patience.
+    pub(crate) async fn acquire(
+        &self,
+        name: Name,
+        terms: &Terms,
+    ) -> Result<std::result::Result<Granted, Unavailable>> {
+        let mut attempt = Attempt::new(self, name, terms);
+        attempt.announce(attempt.asked, EventKind::Asked);
+        let taken = match terms.patience {
+            Patience::None | Patience::Forever => attempt.take().await,
+            Patience::For(_) => {
+                let (context, until) = (&self.context, attempt.until);
+                // Waiting ends with patience. A request that is under way gets a little longer: its
+                // answer says more than that there is none yet. (Patience may be shorter than one
+                // round trip.)
+                let last_call = async {
+                    context.clock.sleep_until(until).await;
+                    tokio::time::sleep(context.last_look()).await;
+                };
+                tokio::select! {
+                    biased;
+                    taken = attempt.take() => taken,
+                    () = last_call => Ok(Taken::NoAnswer),
+                }
             }
-        }
-    };
-    let error = match taken {
-        Ok(Taken::Lease(grant, now)) => return Ok(Ok(attempt.succeed(grant, now))),
-        Ok(Taken::Held(by)) => return Ok(Err(attempt.unavailable(by))),
-        Ok(Taken::OutOfPatience) => match attempt.give_up().await {
-            Ok(by) => return Ok(Err(attempt.unavailable(by))),
+        };
+        let error = match taken {
+            Ok(Taken::Granted(grant, now)) => return Ok(Ok(attempt.succeed(grant, now))),
+            Ok(Taken::Held(by)) => return Ok(Err(attempt.unavailable(by))),
+            Ok(Taken::OutOfPatience) => match attempt.give_up().await {
+                Ok(by) => return Ok(Err(attempt.unavailable(by))),
+                Err(error) => error,
+            },
+            Ok(Taken::NoAnswer) => attempt.silence(),
             Err(error) => error,
-        },
-        Ok(Taken::NoAnswer) => attempt.silence(),
-        Err(error) => error,
-    };
-    Err(attempt.fail(error))
+        };
+        Err(attempt.fail(error))
+    }
 }
 
 enum Taken {
     /// With when it was found to be good.
-    Lease(Grant, Moment),
+    Granted(Grant, Moment),
     Held(Option<HeldBy>),
     /// Nothing is under way.
     OutOfPatience,
@@ -100,7 +131,8 @@ enum Waited {
 }
 
 struct Attempt<'a> {
-    client: &'a Arc<Client>,
+    acquirer: &'a Acquirer,
+    context: &'a Arc<Context>,
     terms: &'a Terms,
     claim: Claim,
     class: ClassId,
@@ -121,17 +153,19 @@ struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(client: &'a Arc<Client>, name: Name, terms: &'a Terms) -> Self {
-        let mut claim = Claim::new(name, terms.ttl, client.holder.clone());
+    fn new(acquirer: &'a Acquirer, name: Name, terms: &'a Terms) -> Self {
+        let context = &acquirer.context;
+        let mut claim = Claim::new(name, terms.ttl, context.holder.clone());
         claim.queue = terms.patience != Patience::None;
-        let class = client.context.meter.class_of(&claim.name);
-        let asked = client.now();
+        let class = context.meter.class_of(&claim.name);
+        let asked = context.now();
         let until = match terms.patience {
             Patience::For(patience) => asked + patience,
             Patience::None | Patience::Forever => Moment::NEVER,
         };
         Self {
-            client,
+            acquirer,
+            context,
             terms,
             claim,
             class,
@@ -150,7 +184,7 @@ impl<'a> Attempt<'a> {
         let _pass: Option<Pass> = match self.claim.queue {
             true => tokio::select! {
                 biased;
-                pass = self.client.turnstile.enter(&self.claim.name) => Some(pass),
+                pass = self.acquirer.turnstile.enter(&self.claim.name) => Some(pass),
                 () = self.out_of_patience() => return Ok(Taken::OutOfPatience),
             },
             false => None,
@@ -159,7 +193,7 @@ impl<'a> Attempt<'a> {
         loop {
             let asked = self.ask().await.map_err(|error| self.since_when(error))?;
             let Some(verdict) = asked else { return Ok(Taken::OutOfPatience) };
-            self.client.context.failpoints.reach(Step::Answered);
+            self.context.failpoints.reach(Step::Answered);
             let grant = match verdict {
                 Verdict::Granted(grant) => grant,
                 Verdict::Held(by) => {
@@ -173,8 +207,8 @@ impl<'a> Attempt<'a> {
                 },
             };
             if let Some((grant, now)) = self.whole(grant).await? {
-                self.client.context.failpoints.reach(Step::Believed);
-                return Ok(Taken::Lease(grant, now));
+                self.context.failpoints.reach(Step::Believed);
+                return Ok(Taken::Granted(grant, now));
             }
             // Traps: acquire returned a lock that had already expired
             // (node-redlock#296), or after its session had (etcd#11456).
@@ -185,7 +219,7 @@ impl<'a> Attempt<'a> {
                 return Err(Error::new(ErrorKind::Unavailable, message));
             }
             self.start_over().await?;
-            self.client.context.clock.sleep(backoff(late)).await;
+            self.context.clock.sleep(backoff(late)).await;
         }
     }
 
@@ -193,12 +227,12 @@ impl<'a> Attempt<'a> {
     async fn out_of_patience(&self) {
         match self.until {
             Moment::NEVER => std::future::pending().await,
-            until => self.client.context.clock.sleep_until(until).await,
+            until => self.context.clock.sleep_until(until).await,
         }
     }
 
     fn is_out_of_patience(&self) -> bool {
-        self.until != Moment::NEVER && self.client.now() >= self.until
+        self.until != Moment::NEVER && self.context.now() >= self.until
     }
 
     /// Asks the store for the lock, and finds out what became of it if there is no answer.
@@ -212,8 +246,8 @@ impl<'a> Attempt<'a> {
                 return Ok(None);
             }
             self.trace = Trace::Unknown;
-            self.client.context.failpoints.reach(Step::Asking);
-            let error = match self.client.claims.send(self.claim.clone()).await {
+            self.context.failpoints.reach(Step::Asking);
+            let error = match self.acquirer.claims.send(self.claim.clone()).await {
                 Ok(verdict) => return Ok(Some(verdict)),
                 Err(error) => error,
             };
@@ -231,7 +265,7 @@ impl<'a> Attempt<'a> {
                 borne += 1;
                 continue;
             }
-            if self.client.context.failpoints.skips(Point::SettleUnknown) {
+            if self.context.failpoints.skips(Point::SettleUnknown) {
                 self.trace = Trace::None;
                 return Err(error);
             }
@@ -253,7 +287,7 @@ impl<'a> Attempt<'a> {
     /// hears of it.
     fn note_trouble(&mut self, error: &Error) {
         if self.troubled.is_none() {
-            let now = self.client.now();
+            let now = self.context.now();
             self.troubled = Some(now);
             self.announce(now, EventKind::Troubled(error.clone()));
         }
@@ -262,7 +296,7 @@ impl<'a> Attempt<'a> {
     /// Bears an error while waiting: a pause, for as long as a TTL since the first of them;
     /// then the error is the caller's.
     async fn bear(&mut self, error: Error, attempt: u32) -> Result<()> {
-        let now = self.client.now();
+        let now = self.context.now();
         if error.says_gone() {
             return Err(error);
         }
@@ -270,19 +304,19 @@ impl<'a> Attempt<'a> {
             return Err(error);
         }
         let again_at = now + backoff(attempt + 3);
-        self.client.context.clock.sleep_until(again_at.min(self.until)).await;
+        self.context.clock.sleep_until(again_at.min(self.until)).await;
         Ok(())
     }
 
     async fn settle(&mut self, unanswered: &Error) -> Result<Option<Grant>> {
         for question in 0..QUESTIONS {
-            match settle(self.client, &self.claim).await {
+            match settle(self.context, &self.claim).await {
                 Ok(None) => {
                     self.trace = Trace::None;
                     return Ok(None);
                 }
                 Ok(grant) => return Ok(grant),
-                Err(_) => self.client.context.clock.sleep(backoff(question)).await,
+                Err(_) => self.context.clock.sleep(backoff(question)).await,
             }
         }
         // The trace stays unknown: dropping the attempt goes on undoing it.
@@ -293,7 +327,7 @@ impl<'a> Attempt<'a> {
     async fn wait(&mut self, by: Option<HeldBy>) -> Waited {
         self.trace = Trace::Place;
         self.troubled = None;
-        self.heard = self.client.now();
+        self.heard = self.context.now();
         let over = self.heard >= self.until;
         if self.waits_for.is_none() && !over {
             self.announce(self.heard, EventKind::Waiting(by.clone()));
@@ -302,7 +336,7 @@ impl<'a> Attempt<'a> {
         if over {
             return Waited::OutOfPatience;
         }
-        let context = &self.client.context;
+        let context = self.context;
         context.failpoints.reach(Step::Queued);
         let waiting = context.backend.clone().wait(self.claim.clone());
         // An answer may be lost here as anywhere: asking again keeps the place in line.
@@ -336,14 +370,14 @@ impl<'a> Attempt<'a> {
                 Renewal::NotYours(_) => return Ok(None),
             }
         }
-        let context = &self.client.context;
+        let context = self.context;
         let now = context.clock.now();
-        let fresh = now < deadline(context, grant.proof);
+        let fresh = now < context.deadline(grant.proof);
         Ok((fresh || context.failpoints.skips(Point::CheckGrantIsFresh)).then_some((grant, now)))
     }
 
     async fn confirm(&self, grant: &Grant) -> Result<Renewal> {
-        let context = &self.client.context;
+        let context = self.context;
         let mut question = 0;
         loop {
             let confirming = context.backend.clone().renew(vec![self.claim.hold(grant.token)]);
@@ -363,12 +397,12 @@ impl<'a> Attempt<'a> {
     /// claim would find its predecessor's lock and call it another's.
     async fn start_over(&mut self) -> Result<()> {
         for question in 0..QUESTIONS {
-            let undone = undo_once(self.client, &self.claim, self.trace).await;
+            let undone = undo_once(self.context, &self.claim, self.trace).await;
             match undone {
                 Ok(()) => break,
                 // The trace stays: dropping the attempt goes on undoing it.
                 Err(error) if question + 1 == QUESTIONS => return Err(error),
-                Err(_) => self.client.context.clock.sleep(backoff(question)).await,
+                Err(_) => self.context.clock.sleep(backoff(question)).await,
             }
         }
         self.claim.owner = Owner::random();
@@ -377,20 +411,17 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    fn succeed(mut self, grant: Grant, now: Moment) -> Lease {
+    fn succeed(mut self, grant: Grant, at: Moment) -> Granted {
         self.over = true;
         self.trace = Trace::None;
-        let waited = self.asked.until(now);
-        self.announce(now, EventKind::Granted { token: grant.token, waited });
-        let context = &self.client.context;
-        let core = LeaseCore::new(context, &self.claim, self.class, &grant, self.terms, now);
-        let core = Arc::new(core);
-        let place = self.client.keeper.keep(core.clone(), grant.proof);
-        Lease::new(self.client.clone(), core, place, self.stray_claim)
+        let waited = self.asked.until(at);
+        self.announce(at, EventKind::Granted { token: grant.token, waited });
+        let (claim, class, stray_claim) = (self.claim.clone(), self.class, self.stray_claim);
+        Granted { claim, class, grant, at, stray_claim }
     }
 
     fn fail(&mut self, error: Error) -> Error {
-        let store = self.client.context.backend.guarantees().store;
+        let store = self.context.backend.guarantees().store;
         let error = error.on_store(store).during(Operation::Acquire, Some(&self.claim.name));
         self.refuse(Refusal::Failed(error.clone()));
         error
@@ -404,7 +435,7 @@ impl<'a> Attempt<'a> {
     /// Tells how it ended; after how long.
     fn refuse(&mut self, why: Refusal) -> Duration {
         self.over = true;
-        let now = self.client.now();
+        let now = self.context.now();
         let waited = self.asked.until(now);
         self.announce(now, EventKind::Refused { why, waited });
         waited
@@ -416,14 +447,13 @@ impl<'a> Attempt<'a> {
     }
 
     fn announce(&self, at: Moment, kind: EventKind) {
-        self.client.context.announce(self.subject(), at, kind);
+        self.context.announce(self.subject(), at, kind);
     }
 
     fn undo_in_background(&self) {
-        if self.trace != Trace::None && !self.client.context.failpoints.skips(Point::UndoCancelled)
-        {
-            let undoing = undo(self.client.clone(), self.claim.clone(), self.trace);
-            self.client.context.runtime.spawn(undoing);
+        if self.trace != Trace::None && !self.context.failpoints.skips(Point::UndoCancelled) {
+            let undoing = undo(self.context.clone(), self.claim.clone(), self.trace);
+            self.context.runtime.spawn(undoing);
         }
     }
 }

@@ -1,78 +1,57 @@
-//! What all clones of a [`Locks`](crate::Locks) share: the way to the store, the
-//! keeper, the batchers and the local queue. Nothing here is public.
+//! What all clones of a [`Locks`](crate::Locks) share: the way to the store, to its locks and to
+//! the leases on them. Nothing here is public.
 
-use std::panic::{self, AssertUnwindSafe};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 
-use crate::acquire::batcher::Batcher;
-use crate::acquire::turnstile::Turnstile;
-use crate::backend::{Claim, Hold};
-use crate::clock::{Alarm, Moment};
+use crate::acquire::batcher::batchers;
+use crate::acquire::{Acquirer, Unavailable};
+use crate::backend::Reply;
+use crate::clock::Alarm;
 use crate::context::Context;
-use crate::error::{Error, ErrorKind, Result};
-use crate::holder::Holder;
-use crate::lease::keeper::Keeper;
-use crate::runtime::enter;
+use crate::error::Result;
+use crate::lease::{Lease, Leases};
+use crate::name::Name;
+use crate::terms::Terms;
 
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) context: Arc<Context>,
-    pub(crate) holder: Arc<Holder>,
-    pub(crate) keeper: Keeper,
-    pub(crate) claims: Batcher<Claim>,
-    pub(crate) releases: Batcher<Hold>,
-    pub(crate) turnstile: Arc<Turnstile>,
+    acquirer: Acquirer,
+    leases: Arc<Leases>,
 }
 
 impl Client {
-    pub(crate) fn new(context: Context, holder: Holder, alarm: Alarm) -> Self {
+    pub(crate) fn new(context: Context, alarm: Alarm) -> Self {
         let context = Arc::new(context);
+        let (claims, releases) = batchers(&context);
         Self {
-            holder: Arc::new(holder),
-            keeper: Keeper::start(context.clone(), alarm),
-            claims: Batcher::new(context.clone()),
-            releases: Batcher::new(context.clone()),
-            turnstile: Arc::default(),
+            acquirer: Acquirer::new(context.clone(), claims),
+            leases: Arc::new(Leases::new(context.clone(), releases, alarm)),
             context,
         }
     }
 
-    pub(crate) fn now(&self) -> Moment {
-        self.context.clock.now()
+    /// Whether none of its requests is under way or collected.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.acquirer.is_idle() && self.leases.is_idle()
     }
 
-    /// Polls a future inside this client's runtime, wherever the caller is: timers and
-    /// sockets then belong to the runtime that keeps the leases, and a caller without
-    /// one is served as well. Once that runtime has ended nothing could be kept any
-    /// more: then it is an error.
-    pub(crate) async fn inside<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
-        let mut future = pin!(future);
-        let mut begun = false;
-        std::future::poll_fn(|cx| {
-            // Each time: timers of a runtime that has ended panic when they are polled.
-            if !self.keeper.is_running() {
-                let error = no_runtime();
-                return Poll::Ready(Err(if begun { error.outcome_unknown() } else { error }));
-            }
-            begun = true;
-            let _inside = enter(&self.context.runtime);
-            let polling = AssertUnwindSafe(|| future.as_mut().poll(cx));
-            panic::catch_unwind(polling).unwrap_or_else(|panicked| {
-                // It may have ended just while we polled; any other panic is the caller's.
-                if self.keeper.is_running() {
-                    panic::resume_unwind(panicked);
-                }
-                Poll::Ready(Err(no_runtime().outcome_unknown()))
-            })
-        })
-        .await
+    /// Takes the lock under these terms: a lease, or not when another holds it and there is
+    /// no (more) patience.
+    pub(crate) async fn acquire(
+        &self,
+        name: Name,
+        terms: &Terms,
+    ) -> Result<std::result::Result<Lease, Unavailable>> {
+        let acquiring = pin!(self.acquirer.acquire(name, terms));
+        let granted = self.leases.inside(acquiring).await?;
+        Ok(granted.map(|granted| Lease::new(self.leases.clone(), granted, terms)))
     }
-}
 
-fn no_runtime() -> Error {
-    let message = "the runtime that this client was connected on has ended, so nobody would \
-                   keep its leases: connect again";
-    Error::new(ErrorKind::NoRuntime, message)
+    /// Waits for the store's answer to a question that changes nothing here.
+    pub(crate) async fn ask<T>(&self, asking: Reply<T>) -> Result<T> {
+        self.leases.inside(self.context.ask(asking)).await
+    }
 }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::acquire::batcher::policy::{Alternation, RequestCount};
 use crate::backend::Backend;
 use crate::backend::memory::MemoryStore;
 use crate::client::Client;
@@ -154,17 +153,16 @@ impl Connect {
         let context = Context {
             backend,
             clock: self.clock,
+            holder: Arc::new(self.holder),
             announcer: Announcer::default(),
             meter: Meter::new(store),
             stalls: StallWatch::new(store),
             failpoints: self.failpoints,
-            alternation: Alternation::default(),
-            requests: RequestCount::default(),
             detacher: Detacher::on(runtime.clone()),
             runtime,
             request_timeout: self.request_timeout,
         };
-        Ok(Locks::new(Client::new(context, self.holder, alarm)))
+        Ok(Locks::new(Client::new(context, alarm)))
     }
 }
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::acquire::batcher::policy::{Alternation, RequestCount};
-use crate::backend::Backend;
+use crate::backend::{Backend, Proof};
 use crate::clock::{Clock, Moment};
 use crate::detach::Detacher;
 use crate::error::{Error, ErrorKind, Outcome, Result};
 use crate::event::{Announcer, Event, EventKind};
 use crate::failpoint::{Failpoints, Point};
+use crate::holder::Holder;
 use crate::name::Name;
 use crate::observe::{self, ClassId, Meter, StallWatch};
 use crate::owner::Owner;
@@ -21,12 +21,12 @@ use crate::owner::Owner;
 pub(crate) struct Context {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Clock,
+    /// Who this client says it is.
+    pub(crate) holder: Arc<Holder>,
     pub(crate) announcer: Announcer,
     pub(crate) meter: Meter,
     pub(crate) stalls: StallWatch,
     pub(crate) failpoints: Failpoints,
-    pub(crate) alternation: Alternation,
-    pub(crate) requests: RequestCount,
     pub(crate) detacher: Detacher,
     /// Where background work runs, wherever the caller is.
     pub(crate) runtime: Handle,
@@ -50,16 +50,19 @@ impl Context {
         Self {
             backend,
             clock,
+            holder: Arc::new(Holder::this_process()),
             announcer: Announcer::default(),
             meter: Meter::new(STORE),
             stalls: StallWatch::new(STORE),
             failpoints: Failpoints::default(),
-            alternation: Alternation::default(),
-            requests: RequestCount::default(),
             detacher: Detacher::on(Handle::current()),
             runtime: Handle::current(),
             request_timeout: Duration::from_secs(3_600),
         }
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.clock.now()
     }
 
     /// Tells everybody who wants to know: the log, the metrics, the event stream.
@@ -87,9 +90,14 @@ impl Context {
         }
     }
 
+    /// The last moment that a holder may act on this proof.
+    pub(crate) fn deadline(&self, proof: Proof) -> Moment {
+        proof.at + proof.valid_for.saturating_sub(self.drift(proof.valid_for))
+    }
+
     /// What is taken off every lease: clocks may differ by 1 %, and answers are
     /// rounded to milliseconds on both sides.
-    pub(crate) fn drift(&self, term: Duration) -> Duration {
+    fn drift(&self, term: Duration) -> Duration {
         if self.failpoints.skips(Point::SubtractDrift) {
             return Duration::ZERO;
         }

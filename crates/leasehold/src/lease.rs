@@ -7,26 +7,51 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::acquire::Granted;
+use crate::acquire::batcher::Batcher;
 use crate::backend::Hold;
-use crate::client::Client;
-use crate::clock::Moment;
+use crate::clock::{Alarm, Moment};
+use crate::context::Context;
 use crate::error::{Error, Operation, Result};
 use crate::failpoint::Point;
 use crate::loss::{Loss, LossReason};
 use crate::name::Name;
 use crate::owner::Owner;
+use crate::terms::Terms;
 use crate::token::Token;
 
+use keeper::Keeper;
 use release::Releasing;
 use schedule::Place;
 use state::LeaseCore;
 pub use state::LeaseState;
 
-pub(crate) mod keeper;
+mod inside;
+mod keeper;
 mod release;
 mod renewal_limiter;
-pub(crate) mod schedule;
-pub(crate) mod state;
+mod schedule;
+mod state;
+
+/// What the leases of one client share.
+#[derive(Debug)]
+pub(crate) struct Leases {
+    context: Arc<Context>,
+    keeper: Keeper,
+    releases: Batcher<Hold>,
+}
+
+impl Leases {
+    pub(crate) fn new(context: Arc<Context>, releases: Batcher<Hold>, alarm: Alarm) -> Self {
+        Self { keeper: Keeper::start(context.clone(), alarm), context, releases }
+    }
+
+    /// Whether no release is under way or collected.
+    #[cfg(all(test, shuttle))]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.releases.is_idle()
+    }
+}
 
 /// One acquisition of a lock: its guard.
 ///
@@ -44,7 +69,7 @@ pub(crate) mod state;
 /// that long to roll back.
 #[must_use = "a lease that is dropped at once is released at once"]
 pub struct Lease {
-    client: Arc<Client>,
+    leases: Arc<Leases>,
     core: Arc<LeaseCore>,
     place: Place,
     /// Another claim of its owner may still be on its way to the store.
@@ -52,13 +77,12 @@ pub struct Lease {
 }
 
 impl Lease {
-    pub(crate) fn new(
-        client: Arc<Client>,
-        core: Arc<LeaseCore>,
-        place: Place,
-        stray_claim: bool,
-    ) -> Self {
-        Self { client, core, place, stray_claim }
+    /// From now on the lease is kept.
+    pub(crate) fn new(leases: Arc<Leases>, granted: Granted, terms: &Terms) -> Self {
+        let (proof, stray_claim) = (granted.grant.proof, granted.stray_claim);
+        let core = Arc::new(LeaseCore::new(&leases.context, granted, terms));
+        let place = leases.keeper.keep(core.clone(), proof);
+        Self { leases, core, place, stray_claim }
     }
 
     /// The lock.
@@ -89,7 +113,7 @@ impl Lease {
 
     /// Where it stands, by this process's own clock and what the store last said.
     pub fn state(&self) -> LeaseState {
-        self.core.state(&self.client.context)
+        self.core.state(&self.leases.context)
     }
 
     /// The last moment the holder may act, as far as it is proved.
@@ -101,7 +125,7 @@ impl Lease {
     pub fn remaining(&self) -> Duration {
         match self.state() {
             LeaseState::Held | LeaseState::Doubtful => {
-                self.client.now().until(self.core.deadline())
+                self.leases.context.now().until(self.core.deadline())
             }
             LeaseState::Lost(_) | LeaseState::Released => Duration::ZERO,
         }
@@ -117,13 +141,13 @@ impl Lease {
             LeaseState::Lost(loss) => Some(loss),
             _ => None,
         };
-        self.core.until(&self.client.context, lost).await
+        self.core.until(&self.leases.context, lost).await
     }
 
     /// A token that is cancelled when the lease ends, lost or released: for work that
     /// already knows how to be cancelled.
     pub fn cancelled(&self) -> CancellationToken {
-        self.core.cancellation(&self.client.context)
+        self.core.cancellation(&self.leases.context)
     }
 
     /// The token, if the lease may be acted on now: waits while it is in doubt.
@@ -146,7 +170,7 @@ impl Lease {
             LeaseState::Lost(loss) => Some(Err(Error::lost(loss))),
             LeaseState::Released => Some(Err(Error::not_held())),
         };
-        let verdict = self.core.until(&self.client.context, decided).await;
+        let verdict = self.core.until(&self.leases.context, decided).await;
         verdict.map_err(|error| self.explain(error, Operation::Work))
     }
 
@@ -163,11 +187,11 @@ impl Lease {
     /// Dropping the future changes nothing.
     pub async fn verify(&self) -> Result<Token> {
         self.usable(Operation::Inspect)?;
-        let context = &self.client.context;
+        let context = &self.leases.context;
         let asking = context.ask(context.backend.clone().inspect(self.name().clone()));
-        let info = match self.client.inside(asking).await {
+        let info = match self.leases.inside(asking).await {
             Err(error) if error.says_gone() => {
-                self.client.keeper.lose_all_with_the_store();
+                self.leases.keeper.lose_all_with_the_store();
                 return self.usable(Operation::Inspect);
             }
             info => info.map_err(|error| self.explain(error, Operation::Inspect))?,
@@ -200,8 +224,8 @@ impl Lease {
     /// Dropped, the renewal may or may not happen.
     pub async fn renew(&self) -> Result<()> {
         self.usable(Operation::Renew)?;
-        let renewing = self.client.keeper.renew_now(self.place, &self.core);
-        let renewed = self.client.inside(renewing).await;
+        let renewing = self.leases.keeper.renew_now(self.place, &self.core);
+        let renewed = self.leases.inside(renewing).await;
         self.usable(Operation::Renew)?;
         renewed
     }
@@ -225,13 +249,13 @@ impl Lease {
     /// As [`Lease::release`], for those who share the lease with the work.
     pub(crate) async fn release_shared(&self) -> Result<()> {
         let gone = |_| self.explain(Error::not_held(), Operation::Release);
-        let deadline = self.core.give_back(&self.client.context).map_err(gone)?;
-        self.client.keeper.let_go(self.place, &self.core);
-        self.client.inside(pin!(self.releasing(deadline).release())).await
+        let deadline = self.core.give_back(&self.leases.context).map_err(gone)?;
+        self.leases.keeper.let_go(self.place, &self.core);
+        self.leases.inside(pin!(self.releasing(deadline).release())).await
     }
 
     fn releasing(&self, deadline: Moment) -> Releasing {
-        Releasing::new(self.client.clone(), self.core.clone(), deadline, self.stray_claim)
+        Releasing::new(self.leases.clone(), self.core.clone(), deadline, self.stray_claim)
     }
 
     /// The token, unless the lease is over; doubt does not count.
@@ -249,19 +273,19 @@ impl Lease {
     }
 
     fn explain(&self, error: Error, operation: Operation) -> Error {
-        let store = self.client.context.backend.guarantees().store;
+        let store = self.leases.context.backend.guarantees().store;
         error.on_store(store).during(operation, Some(self.name()))
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let context = &self.client.context;
+        let context = &self.leases.context;
         let ended = self.core.give_back(context);
         if matches!(ended, Err(LeaseState::Released)) {
             return; // And let go of, by whoever released it.
         }
-        self.client.keeper.let_go(self.place, &self.core);
+        self.leases.keeper.let_go(self.place, &self.core);
         if context.failpoints.skips(Point::ReleaseOnDrop) {
             return;
         }
@@ -272,8 +296,10 @@ impl Drop for Lease {
             Err(LeaseState::Lost(Loss {
                 reason: LossReason::Expired | LossReason::Unreachable | LossReason::MaxHold,
                 ..
-            })) => self.releasing(self.client.now()).of_a_lost_lease(),
-            Err(LeaseState::Lost(_)) => self.releasing(self.client.now()).of_a_lease_that_is_gone(),
+            })) => self.releasing(self.leases.context.now()).of_a_lost_lease(),
+            Err(LeaseState::Lost(_)) => {
+                self.releasing(self.leases.context.now()).of_a_lease_that_is_gone()
+            }
             Err(_) => {}
         }
     }

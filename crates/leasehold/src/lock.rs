@@ -1,11 +1,10 @@
 //! A lock to be taken: its name and the terms. It does no I/O.
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::{Unavailable, acquire};
+use crate::acquire::Unavailable;
 use crate::client::Client;
 use crate::error::{Error, Operation, Result};
 use crate::lease::Lease;
@@ -91,8 +90,7 @@ impl Lock {
     /// given back in the background.
     pub async fn try_acquire(&self) -> Result<Option<Lease>> {
         let terms = Terms { patience: Patience::None, ..self.terms.clone() };
-        let acquiring = pin!(acquire(&self.client, self.checked()?, &terms));
-        Ok(self.client.inside(acquiring).await?.ok())
+        Ok(self.client.acquire(self.checked()?, &terms).await?.ok())
     }
 
     /// Takes the lock, waiting for it as long as [`wait`](Lock::wait) says (by default
@@ -112,8 +110,7 @@ impl Lock {
     /// Dropping the future leaks nothing: neither a lock nor a place in line.
     pub async fn acquire(&self) -> Result<Lease> {
         let name = self.checked()?;
-        let acquiring = pin!(acquire(&self.client, name.clone(), &self.terms));
-        match self.client.inside(acquiring).await? {
+        match self.client.acquire(name.clone(), &self.terms).await? {
             Ok(lease) => Ok(lease),
             Err(Unavailable { by, waited }) => {
                 let error = Error::held(by, waited);

@@ -34,7 +34,7 @@ impl Locks {
     /// Whether none of its requests is under way or collected.
     #[cfg(all(test, shuttle))]
     pub(crate) fn is_idle(&self) -> bool {
-        self.client.claims.is_idle() && self.client.releases.is_idle()
+        self.client.is_idle()
     }
 
     /// A lock by its name, to be taken. Does nothing yet, and fails only when it is.
@@ -72,7 +72,7 @@ impl Locks {
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
         let name = Name::new(name)?;
         let asking = self.client.context.backend.clone().inspect(name.clone());
-        let info = self.client.inside(self.client.context.ask(asking)).await;
+        let info = self.client.ask(asking).await;
         let info = info.map_err(|error| error.during(Operation::Inspect, Some(&name)))?;
         Ok(info.unwrap_or_else(|| LockInfo::free(name)))
     }
@@ -88,7 +88,7 @@ impl Locks {
     /// Dropping the future changes nothing.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         let asking = self.client.context.backend.clone().list(prefix.to_owned());
-        let list = self.client.inside(self.client.context.ask(asking)).await;
+        let list = self.client.ask(asking).await;
         list.map_err(|error| error.during(Operation::List, None))
     }
 
@@ -112,19 +112,19 @@ impl Locks {
         reason: impl Into<String>,
     ) -> Result<Option<Token>> {
         let name = Name::new(name)?;
-        let forced = Forced::new(self.client.holder.to_string(), reason);
+        let forced = Forced::new(self.client.context.holder.to_string(), reason);
         if forced.reason.trim().is_empty() {
             return Err(Error::invalid("a force-release needs a reason: it is recorded"));
         }
         let asking =
             self.client.context.backend.clone().force_release(name.clone(), forced.clone());
-        let ended = self.client.inside(self.client.context.ask(asking)).await;
+        let ended = self.client.ask(asking).await;
         let ended = ended.map_err(|error| error.during(Operation::ForceRelease, Some(&name)))?;
         if ended.is_some() {
             let context = &self.client.context;
             let class = context.meter.class_of(&name);
             let subject = Subject { name: &name, owner: None, class };
-            context.announce(subject, self.client.now(), EventKind::Forced(forced));
+            context.announce(subject, context.now(), EventKind::Forced(forced));
         }
         Ok(ended)
     }
@@ -140,7 +140,7 @@ impl Locks {
     /// Dropping the future changes nothing.
     pub async fn examine(&self) -> Result<Vec<Finding>> {
         let asking = self.client.context.backend.clone().examine();
-        let findings = self.client.inside(self.client.context.ask(asking)).await;
+        let findings = self.client.ask(asking).await;
         findings.map_err(|error| error.during(Operation::Examine, None))
     }
 }

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task;
 
-use crate::backend::Reply;
+use crate::backend::{Claim, Hold, Reply};
 use crate::clock::Moment;
 use crate::context::{Context, is_about_one_of_them};
 use crate::detach::DetachOnDrop;
@@ -27,10 +27,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::failpoint::Point;
 use crate::name::NameSet;
 
-use policy::{RecentCallers, Turn};
+use policy::{Alternation, RecentCallers, RequestCount, Turn};
 use request::Request;
 
-pub(crate) mod policy;
+mod policy;
 mod request;
 #[cfg(all(test, not(shuttle)))]
 mod schedules;
@@ -46,7 +46,15 @@ pub(crate) struct Batcher<R: Request>(Arc<Shared<R>>);
 #[derive(Debug)]
 struct Shared<R: Request> {
     context: Arc<Context>,
+    traffic: Arc<Traffic>,
     queue: Mutex<Queue<R>>,
+}
+
+/// What the batchers of one client share.
+#[derive(Debug, Default)]
+struct Traffic {
+    alternation: Alternation,
+    requests: RequestCount,
 }
 
 #[derive(Debug)]
@@ -62,11 +70,17 @@ struct Item<R: Request> {
     reply: oneshot::Sender<Result<R::Answer>>,
 }
 
+/// The batchers of one client.
+pub(crate) fn batchers(context: &Arc<Context>) -> (Batcher<Claim>, Batcher<Hold>) {
+    let traffic = Arc::<Traffic>::default();
+    (Batcher::new(context.clone(), traffic.clone()), Batcher::new(context.clone(), traffic))
+}
+
 impl<R: Request> Batcher<R> {
-    pub(crate) fn new(context: Arc<Context>) -> Self {
+    fn new(context: Arc<Context>, traffic: Arc<Traffic>) -> Self {
         let callers = RecentCallers::default();
         let queue = Mutex::new(Queue { in_flight: 0, waiting: VecDeque::new(), callers });
-        Self(Arc::new(Shared { context, queue }))
+        Self(Arc::new(Shared { context, traffic, queue }))
     }
 
     /// Whether all slots are back, and nobody is in line.
@@ -84,7 +98,7 @@ impl<R: Request> Batcher<R> {
     pub(crate) async fn send(&self, request: R) -> Result<R::Answer> {
         // A store that always answers at once must not keep other tasks from running.
         task::consume_budget().await;
-        let _present = self.0.context.requests.enter();
+        let _present = self.0.traffic.requests.enter();
         let answer = match self.0.clone().admit(request) {
             Admission::Collected(answer) => answer.await.ok(),
             Admission::Go(slot, request) => match slot.send_in_place(request).await {
@@ -203,13 +217,13 @@ impl<R: Request> Slot<R> {
     /// Where kinds take turns: until the other kind's request is answered, and those whom
     /// that concerned have come along.
     async fn await_turn(&mut self) {
-        let context = &self.batcher.context;
-        if !context.backend.limits().in_step {
+        if !self.batcher.context.backend.limits().in_step {
             return;
         }
-        self.turn = context.alternation.try_take();
+        let alternation = &self.batcher.traffic.alternation;
+        self.turn = alternation.try_take();
         if self.turn.is_none() {
-            self.turn = context.alternation.take().await;
+            self.turn = alternation.take().await;
             self.let_others_come().await;
         }
     }
@@ -269,7 +283,7 @@ impl<R: Request> Shared<R> {
         let idle = queue.in_flight < in_flight;
         queue.in_flight += usize::from(idle);
         let alone = idle && !(gains && queue.callers.not_alone(now));
-        let turn = (alone && limits.in_step).then(|| self.context.alternation.try_take()).flatten();
+        let turn = (alone && limits.in_step).then(|| self.traffic.alternation.try_take()).flatten();
         if alone && limits.in_step == turn.is_some() {
             drop(queue);
             return Admission::Go(Slot::new(self, turn), request);
@@ -291,7 +305,7 @@ impl<R: Request> Shared<R> {
     /// The most items of one request.
     fn most_at_once(&self) -> usize {
         let limits = self.context.backend.limits();
-        let share = if limits.in_halves { self.context.requests.half() } else { usize::MAX };
+        let share = if limits.in_halves { self.traffic.requests.half() } else { usize::MAX };
         limits.batch.clamp(1, share)
     }
 

@@ -25,8 +25,8 @@ impl Attempt<'_> {
     /// Patience is over: leaves the line, and asks who holds the lock. An error if the store
     /// does not answer any more.
     pub(super) async fn give_up(&mut self) -> Result<Option<HeldBy>> {
-        let context = &self.client.context;
-        let undoing = undo_once(self.client, &self.claim, self.trace);
+        let context = self.context;
+        let undoing = undo_once(context, &self.claim, self.trace);
         let looking = context.backend.clone().inspect(self.claim.name.clone());
         // Both at once: a silent store is not waited for twice.
         let (undone, looked) = tokio::join!(
@@ -49,10 +49,9 @@ impl Attempt<'_> {
 
     /// The store did not answer what was under way when patience ended.
     pub(super) fn silence(&self) -> Error {
-        let client = self.client;
         let limit = match self.waits_for {
-            Some(_) => client.context.last_look(),
-            None => self.asked.until(client.now()),
+            Some(_) => self.context.last_look(),
+            None => self.asked.until(self.context.now()),
         };
         self.since_when(Error::no_answer(limit))
     }
@@ -63,7 +62,7 @@ impl Attempt<'_> {
         let (Some(by), true) = (&self.waits_for, away) else { return error };
         let holder = by.as_ref().and_then(|by| by.holder.as_ref());
         let holder = holder.map_or_else(|| "another owner".to_owned(), Holder::to_string);
-        let seconds = |since: Moment| since.until(self.client.now()).as_secs_f64();
+        let seconds = |since: Moment| since.until(self.context.now()).as_secs_f64();
         let message = match self.troubled {
             Some(since) => {
                 let failed = seconds(since);

@@ -4,8 +4,7 @@
 use std::sync::Arc;
 
 use crate::backend::{Claim, Grant};
-use crate::client::Client;
-use crate::context::backoff;
+use crate::context::{Context, backoff};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What a claim may have left at the store.
@@ -24,43 +23,43 @@ pub(crate) enum Trace {
 const GRANTS: usize = 8;
 
 /// Undoes the claim, trying until the store answers or the claim could not matter any more.
-pub(crate) async fn undo(client: Arc<Client>, claim: Claim, trace: Trace) {
+pub(crate) async fn undo(context: Arc<Context>, claim: Claim, trace: Trace) {
     if trace == Trace::None {
         return;
     }
     // A lease that was granted meanwhile lapses by then.
-    let matters_until = client.now() + claim.ttl + claim.ttl;
+    let matters_until = context.now() + claim.ttl + claim.ttl;
     let mut attempt = 0;
-    while let Err(error) = undo_once(&client, &claim, trace).await {
+    while let Err(error) = undo_once(&context, &claim, trace).await {
         if error.says_gone() {
             return; // And what the claim left there.
         }
-        if client.now() >= matters_until {
+        if context.now() >= matters_until {
             tracing::warn!(lock = %claim.name, owner = %claim.owner, %error,
                 "gave up undoing a cancelled acquisition; it lapses by its TTL");
             return;
         }
-        client.context.clock.sleep(backoff(attempt)).await;
+        context.clock.sleep(backoff(attempt)).await;
         attempt += 1;
     }
 }
 
 /// One try. Leaving is enough for a place in line; otherwise the owner is settled,
 /// which bars it, and what it got is given back.
-pub(crate) async fn undo_once(client: &Client, claim: &Claim, trace: Trace) -> Result<()> {
+pub(crate) async fn undo_once(context: &Context, claim: &Claim, trace: Trace) -> Result<()> {
     match trace {
         Trace::None => Ok(()),
         Trace::Place => {
-            let leaving = client.context.backend.clone().leave(claim.clone());
-            client.context.ask(leaving).await
+            let leaving = context.backend.clone().leave(claim.clone());
+            context.ask(leaving).await
         }
         Trace::Unknown => {
             // Settling bars only an owner that it does not find, and a second request of
             // this one may arrive after each release: asked until the answer is no.
             for _ in 0..GRANTS {
-                let Some(grant) = settle(client, claim).await? else { return Ok(()) };
+                let Some(grant) = settle(context, claim).await? else { return Ok(()) };
                 let hold = claim.hold(grant.token);
-                client.context.ask(client.context.backend.clone().release(vec![hold])).await?;
+                context.ask(context.backend.clone().release(vec![hold])).await?;
             }
             let message = "the store goes on granting a claim that was given up";
             Err(Error::new(ErrorKind::Unavailable, message))
@@ -69,7 +68,7 @@ pub(crate) async fn undo_once(client: &Client, claim: &Claim, trace: Trace) -> R
 }
 
 /// Asks the store whether the claim succeeded, and bars it if not.
-pub(crate) async fn settle(client: &Client, claim: &Claim) -> Result<Option<Grant>> {
-    let settling = client.context.backend.clone().settle(vec![claim.clone()]);
-    Ok(client.context.ask(settling).await?.pop().flatten())
+pub(crate) async fn settle(context: &Context, claim: &Claim) -> Result<Option<Grant>> {
+    let settling = context.backend.clone().settle(vec![claim.clone()]);
+    Ok(context.ask(settling).await?.pop().flatten())
 }

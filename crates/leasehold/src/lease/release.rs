@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use super::Leases;
 use super::state::LeaseCore;
 use crate::acquire::undo::{Trace, undo};
 use crate::backend::{Claim, Release};
-use crate::client::Client;
 use crate::clock::Moment;
 use crate::context::backoff;
 use crate::error::{Error, ErrorKind, Operation, Outcome, Result};
@@ -17,7 +17,7 @@ const ATTEMPTS: u32 = 3;
 /// A lease that is being given back. Dropped without an answer, it goes on in the
 /// background.
 pub(crate) struct Releasing {
-    client: Arc<Client>,
+    leases: Arc<Leases>,
     core: Arc<LeaseCore>,
     /// Until when the lease lasts, and a release makes sense.
     deadline: Moment,
@@ -31,12 +31,12 @@ pub(crate) struct Releasing {
 
 impl Releasing {
     pub(crate) fn new(
-        client: Arc<Client>,
+        leases: Arc<Leases>,
         core: Arc<LeaseCore>,
         deadline: Moment,
         stray_claim: bool,
     ) -> Self {
-        Self { client, core, deadline, stray_claim, may_be_done: false, sent: false, over: false }
+        Self { leases, core, deadline, stray_claim, may_be_done: false, sent: false, over: false }
     }
 
     /// Sends it, again if the answer is lost, and tells how it ended.
@@ -44,7 +44,7 @@ impl Releasing {
         for attempt in 0..ATTEMPTS {
             match self.once().await {
                 Some(verdict) => return verdict,
-                None => self.client.context.clock.sleep(backoff(attempt)).await,
+                None => self.leases.context.clock.sleep(backoff(attempt)).await,
             }
         }
         let message = "the store does not answer; the release is sent again until the lease lapses";
@@ -55,18 +55,18 @@ impl Releasing {
     /// Goes on until the store answers or the lease lapses.
     pub(crate) fn in_background(mut self) {
         self.over = true;
-        let runtime = self.client.context.runtime.clone();
+        let runtime = self.leases.context.runtime.clone();
         runtime.spawn(async move {
             let mut attempt = 0;
             while self.once().await.is_none() {
-                if self.client.now() >= self.deadline {
+                if self.leases.context.now() >= self.deadline {
                     tracing::warn!(lock = %self.core.name(),
                         "the store did not answer a release; the lease lapses by its TTL");
-                    self.core.given_back(&self.client.context);
+                    self.core.given_back(&self.leases.context);
                     self.bar_stray_claim();
                     return;
                 }
-                self.client.context.clock.sleep(backoff(attempt)).await;
+                self.leases.context.clock.sleep(backoff(attempt)).await;
                 attempt += 1;
             }
         });
@@ -76,10 +76,10 @@ impl Releasing {
     /// not wait for the rest of its TTL.
     pub(crate) fn of_a_lost_lease(mut self) {
         self.over = true;
-        let runtime = self.client.context.runtime.clone();
+        let runtime = self.leases.context.runtime.clone();
         runtime.spawn(async move {
             // Without an answer it lapses.
-            let _ = self.client.releases.send(self.core.hold()).await;
+            let _ = self.leases.releases.send(self.core.hold()).await;
             self.bar_stray_claim();
         });
     }
@@ -94,17 +94,18 @@ impl Releasing {
     /// Sends it once; the verdict, or `None` without an answer.
     async fn once(&mut self) -> Option<Result<()>> {
         // The first attempt follows the look at the clock that made it possible.
-        let in_time = !std::mem::replace(&mut self.sent, true) || self.client.now() < self.deadline;
+        let in_time =
+            !std::mem::replace(&mut self.sent, true) || self.leases.context.now() < self.deadline;
         // Noted before it is sent: dropped meanwhile, it may be done all the same.
         let may_have_been_done = self.may_be_done;
         self.may_be_done |= in_time;
-        let released = match self.client.releases.send(self.core.hold()).await {
+        let released = match self.leases.releases.send(self.core.hold()).await {
             Ok(Release::Released) => true,
             // Our own lost answer: it was there, and we gave it back.
             Ok(Release::NotHeld) => may_have_been_done,
             Err(error) if error.says_gone() => {
                 self.over = true;
-                self.core.found_gone(&self.client.context, LossReason::StoreGone);
+                self.core.found_gone(&self.leases.context, LossReason::StoreGone);
                 return Some(Err(self.explain(Error::not_held())));
             }
             Err(error) => {
@@ -117,10 +118,10 @@ impl Releasing {
         self.over = true;
         self.bar_stray_claim();
         if released {
-            self.core.given_back(&self.client.context);
+            self.core.given_back(&self.leases.context);
             Some(Ok(()))
         } else {
-            self.core.found_gone(&self.client.context, LossReason::Expired);
+            self.core.found_gone(&self.leases.context, LossReason::Expired);
             Some(Err(self.explain(Error::not_held())))
         }
     }
@@ -130,15 +131,15 @@ impl Releasing {
         if !self.stray_claim {
             return;
         }
-        let holder = self.client.holder.clone();
-        let mut claim = Claim::new(self.core.name().clone(), self.core.ttl(), holder);
+        let context = &self.leases.context;
+        let mut claim =
+            Claim::new(self.core.name().clone(), self.core.ttl(), context.holder.clone());
         claim.owner = self.core.owner();
-        let barring = undo(self.client.clone(), claim, Trace::Unknown);
-        self.client.context.runtime.spawn(barring);
+        context.runtime.spawn(undo(context.clone(), claim, Trace::Unknown));
     }
 
     fn explain(&self, error: Error) -> Error {
-        let store = self.client.context.backend.guarantees().store;
+        let store = self.leases.context.backend.guarantees().store;
         error.on_store(store).during(Operation::Release, Some(self.core.name()))
     }
 }
@@ -146,8 +147,8 @@ impl Releasing {
 impl Drop for Releasing {
     fn drop(&mut self) {
         if !self.over {
-            let (client, core) = (self.client.clone(), self.core.clone());
-            let mut rest = Self::new(client, core, self.deadline, self.stray_claim);
+            let (leases, core) = (self.leases.clone(), self.core.clone());
+            let mut rest = Self::new(leases, core, self.deadline, self.stray_claim);
             rest.may_be_done = self.may_be_done;
             rest.sent = self.sent;
             rest.in_background();

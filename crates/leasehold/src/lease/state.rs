@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::backend::{Claim, Grant, Hold, Proof};
+use crate::acquire::Granted;
+use crate::backend::{Hold, Proof};
 use crate::clock::Moment;
 use crate::context::{Context, Subject};
 use crate::error::Error;
@@ -108,22 +109,16 @@ pub(crate) struct Question {
 
 impl LeaseCore {
     /// A lease from its grant.
-    pub(crate) fn new(
-        context: &Context,
-        claim: &Claim,
-        class: ClassId,
-        grant: &Grant,
-        terms: &Terms,
-        now: Moment,
-    ) -> Self {
-        let deadline = deadline(context, grant.proof);
+    pub(crate) fn new(context: &Context, granted: Granted, terms: &Terms) -> Self {
+        let Granted { claim, class, grant, at, .. } = granted;
+        let deadline = context.deadline(grant.proof);
         Self {
-            name: claim.name.clone(),
+            name: claim.name,
             owner: claim.owner,
             token: grant.token,
             ttl: u64::try_from(terms.ttl.as_nanos()).unwrap_or(u64::MAX),
-            granted_at: now,
-            ends_at: terms.max_hold.map_or(Moment::NEVER, |cap| now + cap),
+            granted_at: at,
+            ends_at: terms.max_hold.map_or(Moment::NEVER, |cap| at + cap),
             renewed: terms.renewed,
             class,
             proofs: match terms.on_doubt {
@@ -284,7 +279,7 @@ impl LeaseCore {
             life.decided = life.decided.wrapping_add(1);
             if extends {
                 // Answers may overtake each other: an older proof takes nothing back.
-                life.deadline = life.deadline.max(deadline(context, proof));
+                life.deadline = life.deadline.max(context.deadline(proof));
             }
         }
         let deadline = life.deadline.min(self.ends_at);
@@ -481,9 +476,4 @@ impl Life {
             Phase::Released => LeaseState::Released,
         }
     }
-}
-
-/// The last moment the holder may act on this proof.
-pub(crate) fn deadline(context: &Context, proof: Proof) -> Moment {
-    proof.at + proof.valid_for.saturating_sub(context.drift(proof.valid_for))
 }

@@ -43,7 +43,7 @@ impl RecentCallers {
 /// How many requests of a client are in its batchers just now, claims and releases together: the
 /// same tasks go back and forth between the two.
 #[derive(Debug, Default)]
-pub(crate) struct RequestCount(AtomicUsize);
+pub(super) struct RequestCount(AtomicUsize);
 
 /// One of them, until dropped.
 pub(super) struct Entered<'a>(&'a RequestCount);
@@ -72,7 +72,7 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 /// Whose turn it is.
 #[derive(Debug)]
-pub(crate) struct Alternation(Arc<Semaphore>);
+pub(super) struct Alternation(Arc<Semaphore>);
 
 /// The right to go, until dropped.
 pub(super) type Turn = OwnedSemaphorePermit;

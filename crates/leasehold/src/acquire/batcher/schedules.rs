@@ -11,7 +11,7 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::task;
 
-use super::Batcher;
+use super::{Batcher, batchers};
 use crate::backend::{
     Backend, Claim, Finding, Grant, Hold, Limits, LockInfo, Proof, Release, Renewal, Reply, Turn,
     Verdict,
@@ -211,7 +211,8 @@ impl Batchers {
         });
         let clock = Clock::manual(hand.clone());
         let context = Arc::new(Context::of_a_part(store.clone(), clock));
-        Self { store, claims: Batcher::new(context.clone()), releases: Batcher::new(context) }
+        let (claims, releases) = batchers(&context);
+        Self { store, claims, releases }
     }
 
     /// One caller, who checks that the answer is its own.

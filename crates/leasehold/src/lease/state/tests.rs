@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::backend::memory::MemoryStore;
+use crate::backend::{Claim, Grant};
 use crate::clock::{Clock, ManualClock};
 use crate::event::Events;
 use crate::holder::Holder;
@@ -26,7 +27,8 @@ impl LeaseCore {
         let proof = Proof { at: now, valid_for: terms.ttl };
         let grant = Grant { token: Token::new(1), proof };
         let class = context.meter.class_of(&claim.name);
-        Self::new(context, &claim, class, &grant, terms, now)
+        let granted = Granted { claim, class, grant, at: now, stray_claim: false };
+        Self::new(context, granted, terms)
     }
 }
 
