@@ -1,37 +1,76 @@
 //! The batcher: requests of one kind that are in flight together travel together (group commit
-//! for locks). A client has one for claims and one for releases.
+//! for locks).
 //!
-//! Idle, a request leaves at once. While as many are in flight as the store takes, newcomers
-//! collect and travel together afterwards. When they wait for each other, and how many go at
-//! once, is the [`policy`]. A request that is under way does not depend on its caller for long: a
-//! store that answers at once is asked in place, any other one by [`DetachOnDrop`].
+//! A client has two, one for claims and one for releases. The [keeper](crate::lease) batches
+//! renewals by itself.
 //!
-//! A store that answers in place is never seen "in flight" by other tasks of its thread. So where
-//! other tasks were here just now, a request lets them come along first.
+//! # When a request is sent
+//!
+//! A store takes so many requests of each kind at once: `in_flight` of its
+//! [`Limits`](crate::backend::Limits). A batcher has that many *slots*, and a request needs one:
+//!
+//! * **Idle**: a slot is free and nobody else is about. The request leaves at once and alone,
+//!   polled by its caller, without a task or a channel.
+//! * **Busy**: no slot is free. The request queues. The task that has a slot sends what has
+//!   collected as soon as its present batch is answered.
+//! * **In company**: a slot is free, but other tasks were here just now (the last batch had
+//!   several requests, or another task sent one within the last 200 µs). Others will probably come
+//!   along, so the request queues, and a task sends the queue after it has yielded to them: up to
+//!   four times, while the queue grows and is shorter than the last batch. This is for stores that
+//!   take one or two requests at once and so pay for each of them. (A store that answers in place
+//!   is never seen "in flight" by other tasks of its thread, so nothing would ever collect.)
+//!
+//! No request waits for a timer. It waits for the answers to the batches before it, each of which
+//! comes within the request time-out, and where kinds take turns for at most 20 ms more.
+//!
+//! # What travels together
+//!
+//! The oldest requests of the queue, but never two that name the same lock: the second goes with
+//! the next batch. Three limits of the store say how many:
+//!
+//! * `batch` is the most requests of one batch.
+//! * `in_halves`: a batch takes at most half of all requests in both batchers. Left alone, all
+//!   tasks of a client come to travel together, and client and store wait for each other; two
+//!   halves keep both busy.
+//! * `in_step`: claims and releases take turns. Left alone, the tasks of a client fall into groups,
+//!   some asking while others give back, each group with a request of its own. When each kind
+//!   waits for the other one's answer, the tasks that were just answered join those that wait,
+//!   until all travel together.
+//!
+//! If the store refuses a batch for one of its requests, each is sent again alone.
+//!
+//! # Callers that give up
+//!
+//! A queued claim is discarded when its caller is dropped; a queued release is sent all the same.
+//! A request that was sent goes on when its caller is dropped or stops polling it:
+//! [`DetachOnDrop`] gives it a task of its own then, at once if others collect behind it. So a slot
+//! always comes back. If the store panics, its slot sends what has collected; if the runtime ends,
+//! all queued requests fail.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task;
+use tokio::time::timeout;
 
 use crate::backend::{Claim, Hold, Reply};
 use crate::clock::Moment;
-use crate::context::{Context, is_about_one_of_them};
+use crate::context::Context;
 use crate::detach::DetachOnDrop;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::failpoint::Point;
 use crate::name::NameSet;
 
-use policy::{Alternation, RecentCallers, RequestCount, Turn};
-use request::Request;
+use batch::{Item, Request, nobody_answers, only, send_batch};
 
-mod policy;
-mod request;
+mod batch;
 #[cfg(all(test, not(shuttle)))]
 mod schedules;
 
@@ -39,6 +78,11 @@ mod schedules;
 const MOST_YIELDS: usize = 4;
 /// A store that takes this many requests at once, or fewer, pays for each of them.
 const GAINS_FROM_BATCHES: usize = 2;
+/// A caller that was here longer ago than this says nothing about now.
+const RECENT: Duration = Duration::from_micros(200);
+/// How long a kind waits for its turn. What is under way may hang, and a release must not hang
+/// with it.
+const TURN_TIMEOUT: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(crate) struct Batcher<R: Request>(Arc<Shared<R>>);
@@ -51,11 +95,16 @@ struct Shared<R: Request> {
 }
 
 /// What the batchers of one client share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Traffic {
-    alternation: Alternation,
-    requests: RequestCount,
+    /// The requests in both batchers: the same tasks go back and forth between the two.
+    requests: AtomicUsize,
+    /// One permit, where claims and releases take turns.
+    turn: Arc<Semaphore>,
 }
+
+/// The right to send where kinds take turns, until dropped.
+type Turn = OwnedSemaphorePermit;
 
 #[derive(Debug)]
 struct Queue<R: Request> {
@@ -64,15 +113,18 @@ struct Queue<R: Request> {
     callers: RecentCallers,
 }
 
-#[derive(Debug)]
-struct Item<R: Request> {
-    request: R,
-    reply: oneshot::Sender<Result<R::Answer>>,
+/// Whether others are likely to come along.
+#[derive(Debug, Default)]
+struct RecentCallers {
+    /// How many travelled together last time.
+    last_batch: usize,
+    /// Who was here last, and when.
+    last: Option<(Option<task::Id>, Moment)>,
 }
 
 /// The batchers of one client.
 pub(crate) fn batchers(context: &Arc<Context>) -> (Batcher<Claim>, Batcher<Hold>) {
-    let traffic = Arc::<Traffic>::default();
+    let traffic = Arc::new(Traffic::new());
     (Batcher::new(context.clone(), traffic.clone()), Batcher::new(context.clone(), traffic))
 }
 
@@ -98,7 +150,7 @@ impl<R: Request> Batcher<R> {
     pub(crate) async fn send(&self, request: R) -> Result<R::Answer> {
         // A store that always answers at once must not keep other tasks from running.
         task::consume_budget().await;
-        let _present = self.0.traffic.requests.enter();
+        let _present = self.0.traffic.enter();
         let answer = match self.0.clone().admit(request) {
             Admission::Collected(answer) => answer.await.ok(),
             Admission::Go(slot, request) => match slot.send_in_place(request).await {
@@ -207,7 +259,7 @@ impl<R: Request> Slot<R> {
         while !self.give_back_if_idle() {
             self.await_turn().await;
             let batch = self.batcher.next_batch();
-            self.batcher.send_batch(batch).await;
+            send_batch(&self.batcher.context, batch).await;
             self.turn = None;
             // Those who were just answered may have something to send.
             self.let_others_come().await;
@@ -220,10 +272,10 @@ impl<R: Request> Slot<R> {
         if !self.batcher.context.backend.limits().in_step {
             return;
         }
-        let alternation = &self.batcher.traffic.alternation;
-        self.turn = alternation.try_take();
+        let traffic = &self.batcher.traffic;
+        self.turn = traffic.try_take_turn();
         if self.turn.is_none() {
-            self.turn = alternation.take().await;
+            self.turn = traffic.take_turn().await;
             self.let_others_come().await;
         }
     }
@@ -283,7 +335,7 @@ impl<R: Request> Shared<R> {
         let idle = queue.in_flight < in_flight;
         queue.in_flight += usize::from(idle);
         let alone = idle && !(gains && queue.callers.not_alone(now));
-        let turn = (alone && limits.in_step).then(|| self.traffic.alternation.try_take()).flatten();
+        let turn = (alone && limits.in_step).then(|| self.traffic.try_take_turn()).flatten();
         if alone && limits.in_step == turn.is_some() {
             drop(queue);
             return Admission::Go(Slot::new(self, turn), request);
@@ -305,7 +357,7 @@ impl<R: Request> Shared<R> {
     /// The most items of one request.
     fn most_at_once(&self) -> usize {
         let limits = self.context.backend.limits();
-        let share = if limits.in_halves { self.traffic.requests.half() } else { usize::MAX };
+        let share = if limits.in_halves { self.traffic.half() } else { usize::MAX };
         limits.batch.clamp(1, share)
     }
 
@@ -335,65 +387,75 @@ impl<R: Request> Shared<R> {
         queue.callers.last_batch = batch.len();
         batch
     }
+}
 
-    /// One bad item failed them all. Each alone, and not one after the other: the last
-    /// would wait for the time-outs of all before it.
-    async fn send_one_by_one(&self, batch: Vec<Item<R>>) {
-        let mut sending = task::JoinSet::new();
-        for Item { request, reply } in batch {
-            let context = self.context.clone();
-            let alone = R::send(context.backend.clone(), vec![request]);
-            sending.spawn(async move {
-                let answers = context.ask(alone).await;
-                let _ = reply.send(answers.and_then(only));
-            });
-        }
-        while sending.join_next().await.is_some() {}
-    }
-
-    async fn send_batch(&self, batch: Vec<Item<R>>) {
-        if batch.is_empty() {
-            return; // All their callers gave up.
-        }
-        let requests = batch.iter().map(|item| item.request.clone()).collect();
-        let sending = R::send(self.context.backend.clone(), requests);
-        match self.context.ask(sending).await {
-            Ok(answers) if answers.len() == batch.len() => {
-                for (item, answer) in batch.into_iter().zip(answers) {
-                    let _ = item.reply.send(Ok(answer));
-                }
-            }
-            Ok(_) => {
-                for item in batch {
-                    let _ = item.reply.send(Err(wrong_count()));
-                }
-            }
-            Err(error) if batch.len() > 1 && is_about_one_of_them(&error) => {
-                self.send_one_by_one(batch).await;
-            }
-            Err(error) => {
-                for item in batch {
-                    let _ = item.reply.send(Err(error.clone()));
-                }
-            }
-        }
+impl RecentCallers {
+    /// Notes the present task; whether it is not alone.
+    fn not_alone(&mut self, now: Moment) -> bool {
+        let here = task::try_id();
+        let last = self.last.replace((here, now));
+        let other = last.is_some_and(|(who, at)| who != here && at.until(now) < RECENT);
+        other || self.last_batch > 1
     }
 }
 
-fn only<T>(mut answers: Vec<T>) -> Result<T> {
-    match (answers.pop(), answers.is_empty()) {
-        (Some(answer), true) => Ok(answer),
-        _ => Err(wrong_count()),
+impl Traffic {
+    fn new() -> Self {
+        Self { requests: AtomicUsize::new(0), turn: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// Counts a request, until dropped.
+    fn enter(&self) -> Entered<'_> {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        Entered(self)
+    }
+
+    /// Half of the requests; one, if there is only that.
+    fn half(&self) -> usize {
+        self.requests.load(Ordering::Relaxed).div_ceil(2).max(1)
+    }
+
+    /// The turn, if it is nobody's just now.
+    fn try_take_turn(&self) -> Option<Turn> {
+        self.turn.clone().try_acquire_owned().ok()
+    }
+
+    /// The turn, as soon as it is free; `None` if that takes too long.
+    async fn take_turn(&self) -> Option<Turn> {
+        timeout(TURN_TIMEOUT, self.turn.clone().acquire_owned()).await.ok()?.ok()
     }
 }
 
-fn wrong_count() -> Error {
-    let message = "the store did not answer each request once; please report this";
-    Error::new(ErrorKind::Internal, message).outcome_unknown()
+struct Entered<'a>(&'a Traffic);
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        self.0.requests.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
-fn nobody_answers() -> Error {
-    let message = "the request was dropped: the store's code panicked, or the runtime that this \
-                   client was connected on has ended";
-    Error::new(ErrorKind::Internal, message).outcome_unknown()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_those_who_are_here() {
+        let traffic = Traffic::new();
+        assert_eq!(traffic.half(), 1);
+        let mut all: Vec<_> = (0..5).map(|_| traffic.enter()).collect();
+        assert_eq!(traffic.half(), 3);
+        all.truncate(2);
+        assert_eq!(traffic.half(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_is_waited_for_but_not_for_ever() {
+        let traffic = Traffic::new();
+        let turn = traffic.try_take_turn();
+        assert!(turn.is_some() && traffic.try_take_turn().is_none());
+        assert!(traffic.take_turn().await.is_none(), "what is under way hangs");
+        let waiting = traffic.take_turn();
+        drop(turn);
+        assert!(waiting.await.is_some());
+    }
 }
