@@ -2,13 +2,21 @@
 //! the caller is gone.
 //!
 //! A task for each request to a store would have to be made and scheduled, and then to wake its
-//! caller, which is scheduled in turn. So the caller polls the work. It is *detached*, and goes
-//! on by itself, when its caller drops it, and when others may depend on it: at once where they
-//! know that they do, and otherwise after a tick or two. (A caller may keep its future and not
-//! poll it, and with it what everybody needs: a connection that is being made.)
+//! caller, which is scheduled in turn. So the caller polls the work: that is [`DetachOnDrop`]. The
+//! work is *detached*, and goes on by itself, when its caller drops it, and when others may depend
+//! on it: at once where they know that they do, and otherwise after a tick or two. (A caller may
+//! keep its future and not poll it, and with it what everybody needs: a connection that is being
+//! made.) So a client's [`Detacher`] begins all its work, and knows what still depends on a caller.
 //!
 //! Detached work is spawned on its next wake: a task that is spawned is polled at once, and would
 //! take the place of one that has something to do (the driver that is to send it).
+//!
+//! ```text
+//!            polled                 woken
+//!   (begin) ───────▶ Busy ─▶ Asleep ─────▶ Awake ── attached: its caller polls it ──▶ Busy
+//!                     │                      └───── detached: a task takes it ──────▶ Away
+//!                     └─ ready, or panicked ─▶ Over ◀── the task ends, however it does ─┘
+//! ```
 
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
@@ -34,7 +42,7 @@ pub(crate) struct Detacher {
     attached: Arc<Mutex<Attached>>,
 }
 
-/// Those that depend on their callers, and perhaps some that are over.
+/// The work that depends on its callers, and perhaps some that is over.
 #[derive(Default)]
 struct Attached {
     young: Vec<Weak<dyn Detach>>,
@@ -43,8 +51,8 @@ struct Attached {
     ticking: bool,
 }
 
-/// Work under way, for the one who waits for its result: `None` if it panicked, or its runtime
-/// ended. Dropped, the work goes on.
+/// Work under way, and its result: `None` if it panicked, or its runtime ended. When this is
+/// dropped the work goes on.
 pub(crate) struct DetachOnDrop<T: Send + 'static>(Arc<Shared<T>>);
 
 struct Shared<T> {
@@ -54,7 +62,7 @@ struct Shared<T> {
 
 struct State<T> {
     stage: Stage<T>,
-    /// Who waits for the result, and polls the work unless it is detached.
+    /// The caller, who waits for the result and polls the work unless it is detached.
     waiter: Option<Waker>,
     detached: bool,
 }
@@ -79,7 +87,7 @@ impl Detacher {
         Self { runtime, attached: Arc::default() }
     }
 
-    /// Polls this once, here. A panic ends the work, not its caller.
+    /// Begins this work: polls it once, here. A panic ends the work, not its caller.
     pub(crate) fn begin<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -89,7 +97,7 @@ impl Detacher {
         let shared = Arc::new(Shared { runtime, state: Mutex::new(state) });
         let _inside = enter(&self.runtime);
         shared.step(Box::pin(work));
-        if !shared.is_over() {
+        if !matches!(shared.state.lock().stage, Stage::Over(_)) {
             self.look_after(&shared);
         }
         DetachOnDrop(shared)
@@ -167,7 +175,7 @@ impl<T: Send + 'static> Future for DetachOnDrop<T> {
         let shared = &self.0;
         let awake = shared.state.lock().take_awake();
         if let Some((work, before)) = awake {
-            // Whoever polls it needs no call.
+            // The caller that polls it needs no wake-up.
             drop(before);
             shared.step(work);
         }
@@ -195,7 +203,7 @@ impl<T: Send + 'static> Drop for DetachOnDrop<T> {
 }
 
 impl<T> State<T> {
-    /// The work, if there is something to do, and who waited for that before.
+    /// The work if it is awake, and who waited for that before.
     fn take_awake(&mut self) -> Option<(Work<T>, Option<Waker>)> {
         match std::mem::replace(&mut self.stage, Stage::Busy { woken: false }) {
             Stage::Awake(work) => Some((work, self.waiter.take())),
@@ -215,21 +223,18 @@ impl<T: Send + 'static> Shared<T> {
             work.as_mut().poll(&mut Context::from_waker(&waker))
         }));
         match polled {
-            Ok(Poll::Pending) => self.rest(work),
+            Ok(Poll::Pending) => {
+                let mut state = self.state.lock();
+                let woken = matches!(state.stage, Stage::Busy { woken: true });
+                state.stage = if woken { Stage::Awake(work) } else { Stage::Asleep(work) };
+                self.go_on(state);
+            }
             Ok(Poll::Ready(result)) => self.end(Some(result)),
             Err(_) => self.end(None),
         }
     }
 
-    fn rest(self: &Arc<Self>, work: Work<T>) {
-        let mut state = self.state.lock();
-        let woken = matches!(state.stage, Stage::Busy { woken: true });
-        state.stage = if woken { Stage::Awake(work) } else { Stage::Asleep(work) };
-        self.go_on(state);
-    }
-
-    /// Has it polled, if there is something to do: by a task if it is detached, otherwise by who
-    /// waits for it.
+    /// Has it polled if it is awake: by a task if it is detached, otherwise by its caller.
     fn go_on(self: &Arc<Self>, mut state: MutexGuard<'_, State<T>>) {
         if !matches!(state.stage, Stage::Awake(_)) {
             return;
@@ -248,10 +253,6 @@ impl<T: Send + 'static> Shared<T> {
             let result = work.await;
             ending.0.end(Some(result));
         });
-    }
-
-    fn is_over(&self) -> bool {
-        matches!(self.state.lock().stage, Stage::Over(_))
     }
 
     fn end(&self, result: Option<T>) {
