@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use leasehold::backend::{ForcedInfo, LeaseInfo, LockInfo};
+use leasehold::{ForcedInfo, LeaseInfo, LockInfo};
 use serde::Serialize;
 
 use crate::{report, words};

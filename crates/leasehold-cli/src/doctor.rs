@@ -1,8 +1,7 @@
 //! `leasehold doctor`: what the store finds about its own set-up.
 
-use leasehold::backend::{Finding, Severity};
 use leasehold::clock::Clock;
-use leasehold::{Locks, StoreKind};
+use leasehold::{Finding, Locks, Severity, StoreKind};
 use serde::Serialize;
 
 use crate::args::Doctor;

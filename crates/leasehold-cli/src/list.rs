@@ -1,7 +1,6 @@
 //! `leasehold ls`: who holds what.
 
-use leasehold::backend::LockInfo;
-use leasehold::{Holder, Locks};
+use leasehold::{Holder, LockInfo, Locks};
 use serde::Serialize;
 
 use crate::args::List;

@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use leasehold::backend::{Finding, ForcedInfo, LockInfo, Severity};
-use leasehold::{EndsWith, Guarantees, Holder, Scope};
+use leasehold::{EndsWith, Finding, ForcedInfo, Guarantees, Holder, LockInfo, Scope, Severity};
 use serde::Serialize;
 
 use crate::secrets::blot;

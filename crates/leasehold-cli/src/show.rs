@@ -1,7 +1,6 @@
 //! `leasehold show`: everything about one lock, and what its store promises.
 
-use leasehold::backend::LockInfo;
-use leasehold::{Guarantees, Locks};
+use leasehold::{Guarantees, LockInfo, Locks};
 use serde::Serialize;
 
 use crate::args::Show;

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use leasehold::backend::LockInfo;
-use leasehold::{ErrorKind, Locks, Name, Result};
+use leasehold::{ErrorKind, LockInfo, Locks, Name, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Watch;

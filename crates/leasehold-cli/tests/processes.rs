@@ -6,7 +6,7 @@ use leasehold::StoreKind;
 use leasehold_faults::processes::{self, Scene};
 
 /// How a folder becomes a store of this kind; `None` for one that ends with its process.
-/// No default arm: a new store has to say.
+/// A new store has to say.
 fn url(kind: StoreKind) -> Option<fn(&Path) -> String> {
     match kind {
         StoreKind::Memory => None,
@@ -14,6 +14,7 @@ fn url(kind: StoreKind) -> Option<fn(&Path) -> String> {
         // Behind a server: below.
         StoreKind::Redis | StoreKind::Redlock | StoreKind::Postgres => None,
         StoreKind::Etcd | StoreKind::Zookeeper => None,
+        kind => panic!("say how {kind:?} is reached"),
     }
 }
 

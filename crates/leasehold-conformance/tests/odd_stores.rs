@@ -357,7 +357,7 @@ fn a_loss_is_told_outside_the_lock() {
             let locks = Locks::on(store).clock(clock).await.unwrap();
             let lease = Arc::new(locks.lock("x").no_renewal().acquire().await.unwrap());
             let waker = Arc::new(Looks(std::sync::Mutex::new(Some(lease.clone()))));
-            let cancelled = lease.cancelled();
+            let cancelled = lease.cancellation_token();
             let mut watching = std::pin::pin!(cancelled.cancelled());
             let waker = Waker::from(waker);
             let pending = watching.as_mut().poll(&mut Context::from_waker(&waker));

@@ -6,7 +6,7 @@
 //! * [`crashes`]: a server killed among many acquirers, again and again
 //! * [`history`]: what workers did under faults, and what must hold in it
 //!
-//! A new store is added to [`stores::open`] (the build fails until it is).
+//! A new store is added to [`stores::open`] (its tests fail until it is).
 //!
 //! Without the feature `suite` there are only the servers and the faults, and the library has no
 //! failpoints: that is what benchmarks measure.

@@ -11,8 +11,11 @@ pub mod redis;
 pub mod redlock;
 pub mod zookeeper;
 
-/// A fresh store of this kind, behind a server of its own if it needs one. There is no
-/// default arm: a store that nobody registers here does not build.
+/// A fresh store of this kind, behind a server of its own if it needs one.
+///
+/// # Panics
+///
+/// For a store that nobody registered here.
 pub fn open(kind: StoreKind) -> Arc<dyn StoreUnderTest> {
     match kind {
         StoreKind::Memory => leasehold_conformance::stores::memory(),
@@ -22,5 +25,6 @@ pub fn open(kind: StoreKind) -> Arc<dyn StoreUnderTest> {
         StoreKind::Etcd => Arc::new(etcd::EtcdUnderTest::start(1)),
         StoreKind::Zookeeper => Arc::new(zookeeper::ZookeeperUnderTest::alone()),
         StoreKind::Postgres => Arc::new(postgres::PostgresStore::lease()),
+        kind => panic!("register {kind:?} here"),
     }
 }

@@ -24,13 +24,13 @@
 
 use std::sync::Arc;
 
+use crate::backend::{Finding, LockInfo};
 use crate::connect::Connect;
 use crate::error::Result;
-use crate::event::Event;
+use crate::event::{self, Event};
 use crate::guarantees::Guarantees;
 use crate::observe::Stall;
 use crate::token::Token;
-use crate::{backend, event};
 
 use engine::Engine;
 pub use lease::Lease;
@@ -94,7 +94,7 @@ impl Locks {
     /// # Errors
     ///
     /// When the name cannot be a lock's, or the store does not answer.
-    pub fn inspect(&self, name: impl AsRef<str>) -> Result<backend::LockInfo> {
+    pub fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
         self.engine.wait_for(self.locks.inspect(name))?
     }
 
@@ -103,7 +103,7 @@ impl Locks {
     /// # Errors
     ///
     /// When the store does not answer.
-    pub fn list(&self, prefix: &str) -> Result<Vec<backend::LockInfo>> {
+    pub fn list(&self, prefix: &str) -> Result<Vec<LockInfo>> {
         self.engine.wait_for(self.locks.list(prefix))?
     }
 
@@ -126,7 +126,7 @@ impl Locks {
     /// # Errors
     ///
     /// When the store does not answer.
-    pub fn examine(&self) -> Result<Vec<backend::Finding>> {
+    pub fn examine(&self) -> Result<Vec<Finding>> {
         self.engine.wait_for(self.locks.examine())?
     }
 }

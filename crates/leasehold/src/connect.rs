@@ -122,6 +122,7 @@ impl Connect {
     }
 
     /// Points where a test interferes with this client.
+    #[cfg(feature = "failpoints")]
     pub fn failpoints(mut self, failpoints: Failpoints) -> Self {
         self.failpoints = failpoints;
         self
@@ -186,6 +187,7 @@ fn alarm(clock: &Clock) -> Result<Alarm> {
 
 /// The kinds of store this build can connect to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum StoreKind {
     /// [`MemoryStore`].
     Memory,

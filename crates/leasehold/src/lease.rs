@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::acquire::Granted;
@@ -121,6 +122,22 @@ impl Lease {
         self.core.deadline()
     }
 
+    /// The [deadline](Lease::deadline) for tokio's timers: now, once the lease is over.
+    ///
+    /// ```
+    /// # use leasehold::Lease;
+    /// # use tokio::time::error::Elapsed;
+    /// # async fn example(lease: Lease, write: impl Future<Output = ()>) -> Result<(), Elapsed> {
+    /// tokio::time::timeout_at(lease.deadline_instant(), write).await
+    /// # }
+    /// ```
+    ///
+    /// It knows of no renewal after this call. Those timers stand still while the machine is
+    /// suspended; [`Lease::lost`] and [`Lease::checkpoint`] go by the clock.
+    pub fn deadline_instant(&self) -> Instant {
+        Instant::now() + self.remaining()
+    }
+
     /// How long the holder may still act, as far as it is proved; zero once it is over.
     pub fn remaining(&self) -> Duration {
         match self.state() {
@@ -146,8 +163,8 @@ impl Lease {
 
     /// A token that is cancelled when the lease ends, lost or released: for work that
     /// already knows how to be cancelled.
-    pub fn cancelled(&self) -> CancellationToken {
-        self.core.cancellation(&self.leases.context)
+    pub fn cancellation_token(&self) -> CancellationToken {
+        self.core.cancellation_token(&self.leases.context)
     }
 
     /// The token, if the lease may be acted on now: waits while it is in doubt.

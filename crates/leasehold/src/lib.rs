@@ -49,8 +49,8 @@
 //! # Modules
 //!
 //! [`fence`] is the resource side: what refuses a token that is too low.
-//! [`backend`] is for those who write a store, [`clock`] for those who test with time,
-//! [`failpoint`] for those who test the library itself.
+//! [`backend`] is for those who write a store, [`clock`] for those who test with time, and
+//! `failpoint` (with the feature `failpoints`) for those who test the library itself.
 
 /// The README's examples compile.
 #[cfg(doctest)]
@@ -76,7 +76,11 @@ mod context;
 mod detach;
 mod error;
 mod event;
+#[cfg(feature = "failpoints")]
 pub mod failpoint;
+#[cfg(not(feature = "failpoints"))]
+#[allow(unreachable_pub)]
+mod failpoint;
 pub mod fence;
 mod guarantees;
 mod holder;
@@ -96,6 +100,8 @@ mod token {
     pub use leasehold_fence::Token;
 }
 
+#[doc(inline)]
+pub use backend::{Finding, ForcedInfo, LeaseInfo, LockInfo, Severity};
 pub use connect::{Connect, SetUp, StoreKind, connect};
 pub use error::{Error, ErrorKind, Operation, Outcome, Result};
 pub use event::{Event, EventKind, Events, Refusal};

@@ -256,11 +256,11 @@ pub async fn a_lease_taken_by_another_is_lost_at_once(fixture: &Fixture) {
 pub async fn loss_cancels_the_token(fixture: &Fixture) {
     let client = fixture.client().await;
     let lease = client.lock(&fixture.name()).no_renewal().acquire().await.unwrap();
-    let cancelled = lease.cancelled();
+    let cancelled = lease.cancellation_token();
     assert!(!cancelled.is_cancelled());
     let mut events = client.locks.events();
     fixture.pass_ttl().await;
     within_bound("the cancellation", cancelled.cancelled()).await;
     next_event(&mut events, |kind| matches!(kind, EventKind::Lost(_))).await;
-    assert!(lease.cancelled().is_cancelled());
+    assert!(lease.cancellation_token().is_cancelled());
 }

@@ -1,7 +1,6 @@
 //! What `doctor` finds.
 
-use leasehold::ErrorKind;
-use leasehold::backend::{Finding, Severity};
+use leasehold::{ErrorKind, Finding, Severity};
 use leasehold_faults::servers::Etcd;
 
 use crate::scene::Client;

@@ -1,7 +1,6 @@
 //! A transaction pooler in front: refused where a session is needed, else worked through.
 
-use leasehold::backend::Severity;
-use leasehold::{ErrorKind, LeaseState};
+use leasehold::{ErrorKind, LeaseState, Severity};
 use leasehold_conformance::fixture::{eventually, within_bound};
 use leasehold_faults::servers::{PgBouncer, Postgres};
 

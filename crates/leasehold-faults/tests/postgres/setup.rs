@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::backend::Severity;
 use leasehold::backend::postgres::SCHEMA;
-use leasehold::{ErrorKind, Outcome};
+use leasehold::{ErrorKind, Outcome, Severity};
 use leasehold_faults::servers::{Postgres, free_port};
 
 use crate::scene::{connect, url};

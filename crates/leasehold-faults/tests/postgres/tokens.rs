@@ -1,7 +1,6 @@
 //! The tokens of session mode go with the database's clock, and never fall.
 
-use leasehold::backend::Severity;
-use leasehold::{ErrorKind, Token};
+use leasehold::{ErrorKind, Severity, Token};
 use leasehold_conformance::fixture::within_bound;
 use leasehold_faults::servers::Postgres;
 use tokio::runtime::Runtime;

@@ -1,7 +1,6 @@
 //! What is found about a server's set-up.
 
-use leasehold::ErrorKind;
-use leasehold::backend::{Finding, Severity};
+use leasehold::{ErrorKind, Finding, Severity};
 use leasehold_faults::servers::Redis;
 
 use crate::client::{client, connect, connecting, server};

@@ -1,6 +1,6 @@
 //! What `doctor` finds.
 
-use leasehold::backend::Severity;
+use leasehold::Severity;
 use leasehold_conformance::fixture::eventually;
 
 use crate::scene::{LONG, client, nodes};

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::ErrorKind;
-use leasehold::backend::{Finding, Severity};
+use leasehold::{ErrorKind, Finding, Severity};
 use leasehold_faults::servers::Zookeeper;
 use leasehold_faults::servers::zookeeper::Ensemble;
 

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold::ErrorKind;
-use leasehold::backend::Severity;
+use leasehold::{ErrorKind, Severity};
 use leasehold_conformance::fixture::{eventually, within_bound};
 use leasehold_faults::servers::Zookeeper;
 use zookeeper_client::{Acls, Client, CreateMode};

@@ -204,7 +204,7 @@ impl LeaseCore {
     }
 
     /// A token that is cancelled when the lease ends, lost or released.
-    pub(crate) fn cancellation(&self, context: &Context) -> CancellationToken {
+    pub(crate) fn cancellation_token(&self, context: &Context) -> CancellationToken {
         let token = self.watch().cancellation.clone();
         if matches!(self.state(context), LeaseState::Lost(_) | LeaseState::Released) {
             token.cancel();

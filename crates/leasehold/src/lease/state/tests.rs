@@ -335,7 +335,7 @@ async fn sees(scene: &Scene, wanted: LeaseState, happens: impl FnOnce()) -> bool
 #[tokio::test(start_paused = true)]
 async fn whoever_watches_is_told_of_doubt_of_its_end_and_of_the_end() {
     let scene = Scene::new(terms());
-    let cancelled = scene.core.cancellation(&scene.context);
+    let cancelled = scene.core.cancellation_token(&scene.context);
     for by_proof in [true, false] {
         let doubted = || assert!(scene.doubted(scene.question()).is_some());
         assert!(sees(&scene, LeaseState::Doubtful, doubted).await);
@@ -355,5 +355,5 @@ async fn whoever_watches_is_told_of_doubt_of_its_end_and_of_the_end() {
 async fn whoever_begins_to_watch_after_the_end_is_cancelled_at_once() {
     let scene = Scene::new(terms());
     scene.core.lose(&scene.context, LossReason::Taken);
-    assert!(scene.core.cancellation(&scene.context).is_cancelled());
+    assert!(scene.core.cancellation_token(&scene.context).is_cancelled());
 }
