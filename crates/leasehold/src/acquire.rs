@@ -1,5 +1,9 @@
-//! One acquisition, from the wish to the lease: asking, waiting in line, settling
-//! what got no answer. Dropped at any point, it undoes what it may have done.
+//! One acquisition, from the wish to the grant: asking, waiting in line, settling what got no
+//! answer. Dropped at any point, it undoes what it may have done.
+//!
+//! An [`Acquirer`] makes an [`Attempt`] of each wish. The attempt passes the turnstile, so that only
+//! one task per client and lock asks the store, and sends its claim through the batcher. A grant
+//! that it believes is [`Granted`], of which [`Lease::new`](crate::lease::Lease) makes a lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -206,7 +210,7 @@ impl<'a> Attempt<'a> {
                     Waited::OutOfPatience => return Ok(Taken::OutOfPatience),
                 },
             };
-            if let Some((grant, now)) = self.whole(grant).await? {
+            if let Some((grant, now)) = self.believe(grant).await? {
                 self.context.failpoints.reach(Step::Believed);
                 return Ok(Taken::Granted(grant, now));
             }
@@ -238,8 +242,8 @@ impl<'a> Attempt<'a> {
     /// Asks the store for the lock, and finds out what became of it if there is no answer.
     /// `None` if patience ended in line.
     async fn ask(&mut self) -> Result<Option<Verdict>> {
-        // Owners that were used up, and errors that were borne in line.
-        let (mut rounds, mut borne) = (0, 0);
+        // Owners that were used up, and errors in line that were waited out.
+        let (mut rounds, mut waited_out) = (0, 0);
         loop {
             let again = self.trace == Trace::Place;
             if again && self.is_out_of_patience() {
@@ -261,8 +265,8 @@ impl<'a> Attempt<'a> {
                 }
                 // In line already: a store that is away for a moment does not end the wait.
                 self.trace = Trace::Place;
-                self.bear(error, borne).await?;
-                borne += 1;
+                self.wait_out(error, waited_out).await?;
+                waited_out += 1;
                 continue;
             }
             if self.context.failpoints.skips(Point::SettleUnknown) {
@@ -293,9 +297,9 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Bears an error while waiting: a pause, for as long as a TTL since the first of them;
-    /// then the error is the caller's.
-    async fn bear(&mut self, error: Error, attempt: u32) -> Result<()> {
+    /// Waits a moment after an error in line, for as long as a TTL since the first of them; then
+    /// the error is the caller's.
+    async fn wait_out(&mut self, error: Error, attempt: u32) -> Result<()> {
         let now = self.context.now();
         if error.says_gone() {
             return Err(error);
@@ -362,7 +366,7 @@ impl<'a> Attempt<'a> {
 
     /// The grant, if it can still be used, and when that was found; confirmed to its whole
     /// TTL if nobody will renew it later.
-    async fn whole(&mut self, grant: Grant) -> Result<Option<(Grant, Moment)>> {
+    async fn believe(&mut self, grant: Grant) -> Result<Option<(Grant, Moment)>> {
         let mut grant = grant;
         if !self.terms.renewed && grant.proof.valid_for < self.claim.ttl {
             match self.confirm(&grant).await? {

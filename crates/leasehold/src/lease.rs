@@ -266,7 +266,7 @@ impl Lease {
     /// As [`Lease::release`], for those who share the lease with the work.
     pub(crate) async fn release_shared(&self) -> Result<()> {
         let gone = |_| self.explain(Error::not_held(), Operation::Release);
-        let deadline = self.core.give_back(&self.leases.context).map_err(gone)?;
+        let deadline = self.core.begin_release(&self.leases.context).map_err(gone)?;
         self.leases.keeper.let_go(self.place, &self.core);
         self.leases.inside(pin!(self.releasing(deadline).release())).await
     }
@@ -298,7 +298,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let context = &self.leases.context;
-        let ended = self.core.give_back(context);
+        let ended = self.core.begin_release(context);
         if matches!(ended, Err(LeaseState::Released)) {
             return; // And let go of, by whoever released it.
         }

@@ -33,9 +33,9 @@ const FINEST: Duration = Duration::from_millis(1);
 /// The coarsest: a renewal comes at most this much early.
 const COARSEST: Duration = Duration::from_millis(250);
 
-/// How many leases are looked at before they are renewed: few enough for the processor to
-/// have them still at hand.
-const AT_ONCE: usize = 1024;
+/// How many leases are looked at before they are renewed: few enough to be still in the
+/// processor's cache.
+const PORTION: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Keeper {
@@ -81,8 +81,8 @@ struct Due {
 /// Why a lease is renewed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Why {
-    /// It is the keeper's work.
-    Kept,
+    /// It was due.
+    Scheduled,
     /// Its holder asked for it.
     Asked,
 }
@@ -112,7 +112,7 @@ impl Keeper {
 
     /// From now on this lease is kept.
     pub(crate) fn keep(&self, core: Arc<LeaseCore>, proof: Proof) -> Place {
-        let renew_at = brought_together(core.renewal_after(proof), core.ttl());
+        let renew_at = aligned(core.renewal_after(proof), core.ttl());
         let Renewing { renew_at, look_at } = Renewing::at(renew_at, core.deadline());
         let place = self.shared.schedule.lock().insert(core.clone(), renew_at, look_at);
         self.shared.wake_by(look_at);
@@ -154,7 +154,7 @@ impl Shared {
     async fn keep_going(self: &Arc<Self>, mut alarm: Alarm) {
         loop {
             let now = self.context.clock.now();
-            if self.look_at_due(now) == AT_ONCE {
+            if self.look_at_due(now) == PORTION {
                 task::yield_now().await;
                 continue;
             }
@@ -195,7 +195,7 @@ impl Shared {
         let mut losses = Vec::new();
         let due = {
             let mut schedule = self.schedule.lock();
-            let due = schedule.take_due(now, AT_ONCE);
+            let due = schedule.take_due(now, PORTION);
             for &place in &due {
                 let Some(entry) = schedule.entry_mut(place) else { continue };
                 match entry.core.due(&self.context, now, entry.renew_at) {
@@ -204,7 +204,7 @@ impl Shared {
                     Next::Renew(question) => {
                         // The answer, or the lack of one, arranges what comes next.
                         entry.renew_at = Moment::NEVER;
-                        let (core, why) = (entry.core.clone(), Why::Kept);
+                        let (core, why) = (entry.core.clone(), Why::Scheduled);
                         renewals.push(Due { place, core, question, why });
                     }
                 }
@@ -212,7 +212,7 @@ impl Shared {
             due.len()
         };
         for (core, loss) in losses {
-            core.tell(&self.context, loss);
+            core.announce(&self.context, loss);
         }
         for due in self.batches(renewals) {
             let places = due.iter().map(|due| due.place).collect();
@@ -263,12 +263,12 @@ impl Shared {
                     self.context.runtime.spawn(async move {
                         let mut alone = vec![alone];
                         let answer = shared.ask(&mut alone).await;
-                        shared.tell_all(&alone, answer)
+                        shared.take_answer(&alone, answer)
                     });
                 }
                 Some(error)
             }
-            answer => self.tell_all(&due, answer),
+            answer => self.take_answer(&due, answer),
         };
         if let Some(flight) = flight {
             self.schedule.lock().land(flight);
@@ -276,13 +276,13 @@ impl Shared {
         failure
     }
 
-    fn tell_all(&self, due: &[Due], answer: Result<Vec<Renewal>>) -> Option<Error> {
+    fn take_answer(&self, due: &[Due], answer: Result<Vec<Renewal>>) -> Option<Error> {
         match answer {
             Ok(verdicts) => {
                 let now = self.context.clock.now();
                 let mut failure = None;
                 let told = due.iter().zip(verdicts).filter_map(|(due, verdict)| {
-                    let told = self.tell(due, verdict, now);
+                    let told = self.take_verdict(due, verdict, now);
                     told.map_err(|error| failure = Some(error)).ok().map(|next| (due, next))
                 });
                 self.reschedule(told.collect());
@@ -348,15 +348,15 @@ impl Shared {
         !core.is_over(now) || self.context.failpoints.skips(Point::StopRenewing)
     }
 
-    /// Tells one lease its verdict; when to renew it next.
-    fn tell(&self, due: &Due, verdict: Renewal, now: Moment) -> Result<Renewing> {
+    /// Takes the verdict on one lease; when to renew it next.
+    fn take_verdict(&self, due: &Due, verdict: Renewal, now: Moment) -> Result<Renewing> {
         let core = &due.core;
         match verdict {
             Renewal::Renewed(proof) => {
                 // The term of a lease that is not renewed stays what it was.
                 let extends = core.is_renewed() || due.why == Why::Asked;
                 let deadline = core.proved(&self.context, proof, extends, now);
-                let renew_at = brought_together(core.renewal_after(proof), core.ttl());
+                let renew_at = aligned(core.renewal_after(proof), core.ttl());
                 // A proof may be old already (a session's): asking at once would get the
                 // same one again and again.
                 Ok(Renewing::at(renew_at.max(now + now.until(deadline) / 8), deadline))
@@ -412,7 +412,7 @@ impl Renewing {
 }
 
 /// Moves a renewal a little forward, so that it shares a request with its neighbours.
-fn brought_together(renew_at: Moment, ttl: Duration) -> Moment {
+fn aligned(renew_at: Moment, ttl: Duration) -> Moment {
     if renew_at == Moment::NEVER {
         return renew_at;
     }

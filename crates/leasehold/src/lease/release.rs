@@ -42,7 +42,7 @@ impl Releasing {
     /// Sends it, again if the answer is lost, and tells how it ended.
     pub(crate) async fn release(mut self) -> Result<()> {
         for attempt in 0..ATTEMPTS {
-            match self.once().await {
+            match self.send_once().await {
                 Some(verdict) => return verdict,
                 None => self.leases.context.clock.sleep(backoff(attempt)).await,
             }
@@ -58,11 +58,11 @@ impl Releasing {
         let runtime = self.leases.context.runtime.clone();
         runtime.spawn(async move {
             let mut attempt = 0;
-            while self.once().await.is_none() {
+            while self.send_once().await.is_none() {
                 if self.leases.context.now() >= self.deadline {
                     tracing::warn!(lock = %self.core.name(),
                         "the store did not answer a release; the lease lapses by its TTL");
-                    self.core.given_back(&self.leases.context);
+                    self.core.released(&self.leases.context);
                     self.bar_stray_claim();
                     return;
                 }
@@ -92,7 +92,7 @@ impl Releasing {
     }
 
     /// Sends it once; the verdict, or `None` without an answer.
-    async fn once(&mut self) -> Option<Result<()>> {
+    async fn send_once(&mut self) -> Option<Result<()>> {
         // The first attempt follows the look at the clock that made it possible.
         let in_time =
             !std::mem::replace(&mut self.sent, true) || self.leases.context.now() < self.deadline;
@@ -118,7 +118,7 @@ impl Releasing {
         self.over = true;
         self.bar_stray_claim();
         if released {
-            self.core.given_back(&self.leases.context);
+            self.core.released(&self.leases.context);
             Some(Ok(()))
         } else {
             self.core.found_gone(&self.leases.context, LossReason::Expired);

@@ -1,6 +1,7 @@
 //! The life of one lease on the holder's side: the state machine of the contract.
-//! It compares clocks and remembers verdicts; it asks nobody. The guard, the keeper
-//! and `run` share it.
+//!
+//! It compares clocks and remembers verdicts; it asks nobody. The [guard](super::Lease) and the
+//! keeper share it: the keeper brings what the store says, and everybody else looks.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -177,7 +178,7 @@ impl LeaseCore {
             let loss = if heedless { None } else { self.compare(&mut life, now) };
             (life.state(), loss)
         };
-        self.tell(context, loss);
+        self.announce(context, loss);
         state
     }
 
@@ -212,7 +213,7 @@ impl LeaseCore {
         token
     }
 
-    /// What the keeper does with it at `now`. Tells nobody: the keeper does, when it
+    /// What the keeper does with it at `now`. Announces nothing: the keeper does, once it
     /// has let go of its own lock.
     pub(crate) fn due(&self, context: &Context, now: Moment, renew_at: Moment) -> Next {
         // The schedule counts in milliseconds, and early is safe.
@@ -230,7 +231,7 @@ impl LeaseCore {
         match life.phase {
             Phase::Lost(_) => Next::Over(loss),
             Phase::Released if !(heedless && renew) => Next::Over(loss),
-            _ if renew => Next::Renew(self.ask(&life, context, now)),
+            _ if renew => Next::Renew(self.question_of(&life, context, now)),
             _ => Next::At(deadline.min(renew_at)),
         }
     }
@@ -248,10 +249,10 @@ impl LeaseCore {
 
     /// A question that is about to be sent.
     pub(crate) fn question(&self, context: &Context, now: Moment) -> Question {
-        self.ask(&self.life.lock(), context, now)
+        self.question_of(&self.life.lock(), context, now)
     }
 
-    fn ask(&self, life: &Life, context: &Context, now: Moment) -> Question {
+    fn question_of(&self, life: &Life, context: &Context, now: Moment) -> Question {
         const SHORTEST: Duration = Duration::from_millis(1);
         let left = now.until(life.deadline);
         let limit = context.request_timeout.min(self.ttl() / 6).min(left / 3).max(SHORTEST);
@@ -284,12 +285,12 @@ impl LeaseCore {
         }
         let deadline = life.deadline.min(self.ends_at);
         drop(life);
-        self.tell(context, loss);
+        self.announce(context, loss);
         if alive && extends {
             context.announce(self.subject(), now, EventKind::Renewed);
         }
         if proved_again {
-            self.tell_watchers();
+            self.wake_watchers();
         }
         deadline
     }
@@ -305,9 +306,9 @@ impl LeaseCore {
             life.attempts_left = 0;
         }
         drop(life);
-        self.tell(context, loss);
+        self.announce(context, loss);
         if doubtful {
-            self.tell_watchers();
+            self.wake_watchers();
         }
     }
 
@@ -322,7 +323,7 @@ impl LeaseCore {
         let now = context.clock.now();
         if let Some(loss) = self.compare(&mut life, now) {
             drop(life);
-            self.tell(context, Some(loss));
+            self.announce(context, Some(loss));
             return None;
         }
         let first = match life.phase {
@@ -348,11 +349,11 @@ impl LeaseCore {
         drop(life);
         context.announce(self.subject(), now, EventKind::Doubtful(error));
         if loss.is_some() {
-            self.tell(context, loss);
+            self.announce(context, loss);
             return None;
         }
         if first {
-            self.tell_watchers();
+            self.wake_watchers();
         }
         // Spread over what is left, but neither idle for long nor a storm.
         let shortest = (self.ttl() / 100).max(Duration::from_millis(5));
@@ -366,12 +367,12 @@ impl LeaseCore {
         let alive = matches!(life.phase, Phase::Held | Phase::Doubtful);
         let loss = alive.then(|| self.end(&mut life, reason, context.clock.now()));
         drop(life);
-        self.tell(context, loss);
+        self.announce(context, loss);
     }
 
-    /// It is being given back: from now on the holder may not act. The deadline until
-    /// which a release may be sent, or the state that makes it impossible.
-    pub(crate) fn give_back(&self, context: &Context) -> Result<Moment, LeaseState> {
+    /// A release begins: from now on the holder may not act. The deadline until which it may
+    /// be sent, or the state that makes it impossible.
+    pub(crate) fn begin_release(&self, context: &Context) -> Result<Moment, LeaseState> {
         let mut life = self.life.lock();
         if let Phase::Released = life.phase {
             return Err(LeaseState::Released);
@@ -385,15 +386,15 @@ impl LeaseCore {
             }
         };
         drop(life);
-        self.tell(context, loss);
+        self.announce(context, loss);
         if given.is_ok() {
-            self.ended();
+            self.signal_end();
         }
         given
     }
 
     /// The store answered the release: it was given back.
-    pub(crate) fn given_back(&self, context: &Context) {
+    pub(crate) fn released(&self, context: &Context) {
         let now = context.clock.now();
         let held = self.granted_at.until(now);
         context.announce(self.subject(), now, EventKind::Released { held });
@@ -404,17 +405,17 @@ impl LeaseCore {
         let mut life = self.life.lock();
         let loss = self.end(&mut life, reason, context.clock.now());
         drop(life);
-        self.tell(context, Some(loss));
+        self.announce(context, Some(loss));
     }
 
-    /// A loss by the clock, if it is time. Whoever calls this tells of it, outside of
-    /// the lock: wakers and readers may look at the lease.
+    /// A loss by the clock, if it is time. The caller announces it outside of the lock: wakers
+    /// and readers of events may look at the lease.
     #[must_use]
     fn compare(&self, life: &mut Life, now: Moment) -> Option<Loss> {
         self.compare_by(life, now, now)
     }
 
-    /// The same by another moment than now.
+    /// The same, as of another moment than now.
     #[must_use]
     fn compare_by(&self, life: &mut Life, by: Moment, now: Moment) -> Option<Loss> {
         let doubtful = match life.phase {
@@ -435,11 +436,11 @@ impl LeaseCore {
         loss
     }
 
-    /// Tells everybody of a loss that was found.
-    pub(crate) fn tell(&self, context: &Context, loss: Option<Loss>) {
+    /// Tells everybody of a loss, if one was found.
+    pub(crate) fn announce(&self, context: &Context, loss: Option<Loss>) {
         if let Some(loss) = loss {
             context.announce(self.subject(), loss.at, EventKind::Lost(loss));
-            self.ended();
+            self.signal_end();
         }
     }
 
@@ -447,16 +448,16 @@ impl LeaseCore {
         Subject { name: &self.name, owner: Some(self.owner), class: self.class }
     }
 
-    fn ended(&self) {
-        self.tell_watchers();
+    fn signal_end(&self) {
+        self.wake_watchers();
         if let Some(watch) = self.watch.get() {
             watch.cancellation.cancel();
         }
     }
 
-    /// Who begins to watch first makes the watch, then looks, both before or after the
-    /// change: so a watch that is not there yet need not be told.
-    fn tell_watchers(&self) {
+    /// A watcher first makes the watch and then looks at the state, so one whose watch is not
+    /// there yet will see the change.
+    fn wake_watchers(&self) {
         if let Some(watch) = self.watch.get() {
             watch.changed.notify_waiters();
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::task;
 
 use super::abort::AbortOnDrop;
-use super::{AT_ONCE, COARSEST, Due, Place, Shared, Why};
+use super::{COARSEST, Due, PORTION, Place, Shared, Why};
 use crate::backend::Hint;
 use crate::lease::schedule::Entry;
 use crate::lease::state::LeaseCore;
@@ -30,7 +30,7 @@ impl Shared {
                 if found && hint != Hint::All {
                     break; // There is no other of its owner.
                 }
-                from += AT_ONCE;
+                from += PORTION;
                 task::yield_now().await;
             }
         }
@@ -45,10 +45,10 @@ impl Shared {
             Hint::Lease(owner) => core.owner() == owner && self.lasts(core, now),
             Hint::All => self.lasts(core, now),
         };
-        let portion = schedule.portion(from, AT_ONCE)?;
+        let portion = schedule.portion(from, PORTION)?;
         let suspects = portion.filter(|(_, entry)| suspect(&entry.core));
         let asked = |(place, entry): (Place, &Entry)| {
-            self.question(place, entry.core.clone(), Why::Kept, now)
+            self.question(place, entry.core.clone(), Why::Scheduled, now)
         };
         Some(suspects.map(asked).collect())
     }

@@ -214,7 +214,7 @@ async fn an_answer_after_its_end_is_no_renewal() {
     for released in [false, true] {
         let scene = Scene::new(terms());
         match released {
-            true => _ = scene.core.give_back(&scene.context),
+            true => _ = scene.core.begin_release(&scene.context),
             false => scene.core.lose(&scene.context, LossReason::Taken),
         }
         let ended = scene.state();
@@ -316,11 +316,11 @@ async fn doubt_at_its_deadline_is_loss_as_unreachable() {
 async fn it_is_given_back_once_and_only_before_its_end() {
     let scene = Scene::new(terms());
     let deadline = scene.core.deadline();
-    assert_eq!(scene.core.give_back(&scene.context), Ok(deadline));
-    assert_eq!(scene.core.give_back(&scene.context), Err(LeaseState::Released));
+    assert_eq!(scene.core.begin_release(&scene.context), Ok(deadline));
+    assert_eq!(scene.core.begin_release(&scene.context), Err(LeaseState::Released));
     let scene = Scene::new(terms());
     scene.hand.advance(TERM);
-    let ended = scene.core.give_back(&scene.context);
+    let ended = scene.core.begin_release(&scene.context);
     assert!(matches!(ended, Err(LeaseState::Lost(loss)) if loss.reason == LossReason::Expired));
     assert_eq!(scene.told().await, ["lost"]);
 }
@@ -346,7 +346,7 @@ async fn whoever_watches_is_told_of_doubt_of_its_end_and_of_the_end() {
         assert!(sees(&scene, LeaseState::Held, lifted).await);
     }
     assert!(!cancelled.is_cancelled());
-    let given_back = || assert!(scene.core.give_back(&scene.context).is_ok());
+    let given_back = || assert!(scene.core.begin_release(&scene.context).is_ok());
     assert!(sees(&scene, LeaseState::Released, given_back).await);
     assert!(cancelled.is_cancelled());
 }
