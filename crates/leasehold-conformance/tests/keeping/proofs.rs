@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, LeaseState, LossReason, OnDoubt, Operation};
 use leasehold_conformance::fixture::eventually;
+use tokio::time::Instant;
 
 use crate::{fixture, forget};
 
@@ -105,4 +106,18 @@ async fn a_lease_renewed_by_hand_lasts_a_whole_term_again() {
     assert!(lease.remaining() < term);
     lease.renew().await.unwrap();
     assert_eq!(lease.remaining(), term);
+}
+
+/// Tokio's timers have a clock of their own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_deadline_is_told_to_tokios_timers_as_well() {
+    let fixture = fixture();
+    let client = fixture.client().await;
+    let lease = client.lock(&fixture.name()).no_renewal().acquire().await.unwrap();
+    // The fixture's clock stands still.
+    let (before, remaining) = (Instant::now(), lease.remaining());
+    let deadline = lease.deadline_instant();
+    assert!((before + remaining..=Instant::now() + remaining).contains(&deadline));
+    fixture.pass_ttl().await;
+    assert!(lease.deadline_instant() <= Instant::now(), "it is over");
 }
