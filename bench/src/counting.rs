@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use leasehold::backend::{
-    Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Proof, Release, Renewal, Reply,
-    Turn, Verdict,
+    Backend, Claim, Finding, Force, ForceRelease, Grant, Hint, Hold, Limits, LockId, LockInfo,
+    Proof, Release, Renewal, Reply, Turn, Verdict,
 };
 use leasehold::clock::Clock;
-use leasehold::{Forced, Guarantees, Name, Token};
+use leasehold::{Guarantees, Token};
 
 /// Passes everything on, and counts.
 #[derive(Debug)]
@@ -92,16 +92,16 @@ impl Backend for Counting {
         self.store.clone().release(holds)
     }
 
-    fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
-        self.store.clone().inspect(name)
+    fn inspect(self: Arc<Self>, lock: LockId) -> Reply<Option<LockInfo>> {
+        self.store.clone().inspect(lock)
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
         self.store.clone().list(prefix)
     }
 
-    fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>> {
-        self.store.clone().force_release(name, forced)
+    fn force_release(self: Arc<Self>, lock: LockId, force: Force) -> Reply<ForceRelease> {
+        self.store.clone().force_release(lock, force)
     }
 
     fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
@@ -172,7 +172,7 @@ impl Backend for Nothing {
         at_once(holds.iter().map(|_| Release::Released).collect())
     }
 
-    fn inspect(self: Arc<Self>, _: Name) -> Reply<Option<LockInfo>> {
+    fn inspect(self: Arc<Self>, _: LockId) -> Reply<Option<LockInfo>> {
         at_once(None)
     }
 
@@ -180,8 +180,8 @@ impl Backend for Nothing {
         at_once(Vec::new())
     }
 
-    fn force_release(self: Arc<Self>, _: Name, _: Forced) -> Reply<Option<Token>> {
-        at_once(None)
+    fn force_release(self: Arc<Self>, _: LockId, _: Force) -> Reply<ForceRelease> {
+        at_once(ForceRelease::NobodyHeld)
     }
 
     fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {

@@ -47,7 +47,7 @@ pub(crate) fn changes<'a>(
     info: &'a LockInfo,
 ) -> Vec<Change<'a>> {
     let mut kinds = Vec::new();
-    let lease = info.lease.as_ref();
+    let lease = info.lease();
     let Some(before) = before else {
         kinds.push(lease.map_or(Kind::Free, Kind::Held));
         if info.waiters > 0 {
@@ -59,7 +59,7 @@ pub(crate) fn changes<'a>(
     // A record of a lock that was not looked at before may be old.
     let forced = forced.filter(|_| before.is_some_and(|before| before.forced != info.forced));
     kinds.extend(forced.map(Kind::Forced));
-    let ended = before.and_then(|before| before.lease.as_ref());
+    let ended = before.and_then(|before| before.lease());
     let same = |one: &LeaseInfo, two: &LeaseInfo| (one.token, one.owner) == (two.token, two.owner);
     if let Some(ended) = ended
         && !lease.is_some_and(|lease| same(lease, ended))
@@ -141,7 +141,8 @@ mod tests {
     fn info(token: Option<u64>, waiters: usize, forced: Option<u64>) -> LockInfo {
         let mut info = LockInfo::free(Name::new("x").unwrap());
         let by = HeldBy::new(Some(Holder::new("here", 7, "job")), None);
-        info.lease = token.map(|token| LeaseInfo::new(None, Some(Token::new(token)), by, None));
+        info.leases
+            .extend(token.map(|token| LeaseInfo::new(None, Some(Token::new(token)), by, None)));
         info.waiters = waiters;
         info.forced = forced.map(|token| {
             ForcedInfo::new(Forced::new("ada", "hangs"), UNIX_EPOCH, Token::new(token))

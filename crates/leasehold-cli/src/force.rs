@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use leasehold::Locks;
+use leasehold::{LeaseInfo, Locks};
 use rustix::process::getuid;
 use serde::Serialize;
 
@@ -38,7 +38,8 @@ pub(crate) fn release(args: Release, config: &Config) -> Result<u8, Failure> {
         let before = locks.inspect(&name).await.map_err(refused)?;
         let token = locks.force_release(&name, reason).await.map_err(refused)?;
         // It may have gone from hand to hand in between.
-        let holder = before.lease.filter(|lease| token.is_some() && lease.token == token);
+        let is_it = |lease: &LeaseInfo| token.is_some() && lease.token == token;
+        let holder = before.leases.into_iter().find(is_it);
         let holder = holder.and_then(|lease| lease.held_by.holder);
         if args.json {
             screen::print_json(&Document {

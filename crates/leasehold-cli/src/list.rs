@@ -49,7 +49,7 @@ pub(crate) fn list(args: List, config: &Config) -> Result<u8, Failure> {
 
 fn row(info: &LockInfo) -> Vec<String> {
     let unknown = || "-".to_owned();
-    let lease = info.lease.as_ref();
+    let lease = info.lease();
     let age = lease.and_then(|lease| lease.held_by.since?.elapsed().ok());
     let never = lease.filter(|lease| lease.held_by.never_expires).map(|_| "never".to_owned());
     let left = lease.and_then(|lease| lease.remaining).map(words::duration).or(never);

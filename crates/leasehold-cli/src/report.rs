@@ -65,7 +65,7 @@ pub(crate) struct Found {
 
 impl From<&LockInfo> for Lock {
     fn from(info: &LockInfo) -> Self {
-        let lease = info.lease.as_ref();
+        let lease = info.lease();
         let since = lease.and_then(|lease| lease.held_by.since);
         let holder = lease.and_then(|lease| lease.held_by.holder.as_ref());
         Self {

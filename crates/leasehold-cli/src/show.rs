@@ -37,7 +37,7 @@ pub(crate) fn show(args: Show, config: &Config) -> Result<u8, Failure> {
 
 fn lock(info: &LockInfo) -> Vec<(&'static str, String)> {
     let mut pairs = vec![("lock", words::printable(info.name.as_str()))];
-    match &info.lease {
+    match info.lease() {
         None => pairs.push(("held by", "nobody".to_owned())),
         Some(lease) => {
             pairs.push(("held by", words::holder(lease.held_by.holder.as_ref())));

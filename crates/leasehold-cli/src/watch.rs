@@ -85,7 +85,7 @@ impl Watcher {
         }
         // What is neither held nor waited for is not listed any more.
         let keep =
-            |info: &LockInfo| self.name.is_some() || info.lease.is_some() || info.waiters > 0;
+            |info: &LockInfo| self.name.is_some() || info.lease().is_some() || info.waiters > 0;
         self.seen = Some(now.into_iter().filter(|(_, info)| keep(info)).collect());
         Ok(true)
     }

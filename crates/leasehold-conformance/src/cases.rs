@@ -14,10 +14,12 @@ use crate::fixture::{Fixture, StoreUnderTest};
 
 pub mod acquiring;
 pub mod batching;
+pub mod keeping_records;
 pub mod losing;
 pub mod operating;
 pub mod releasing;
 pub mod running;
+pub mod sharing;
 pub mod tokens;
 pub mod unknown;
 pub mod waiting;
@@ -104,6 +106,20 @@ macro_rules! for_each_case {
             batching::one_lock_is_claimed_once_in_a_batch,
             batching::a_batch_that_fails_is_sent_one_by_one,
             batching::renewals_travel_together,
+            sharing::weights_never_exceed_the_capacity,
+            sharing::readers_share_and_a_writer_is_alone,
+            sharing::a_writer_that_was_passed_over_queues_again,
+            sharing::a_heavy_claim_is_not_starved,
+            sharing::a_reader_that_is_gone_lets_the_writer_in,
+            sharing::another_capacity_is_refused,
+            sharing::kinds_of_one_name_do_not_exclude_each_other,
+            sharing::locks_that_belong_together_are_taken_all_or_none,
+            sharing::a_force_release_of_another_token_ends_nobody,
+            sharing::a_force_release_of_one_owner_leaves_the_others,
+            keeping_records::a_record_is_written_only_under_a_live_lease,
+            keeping_records::a_write_of_an_old_version_is_refused,
+            keeping_records::a_record_outlives_its_lease_but_not_its_term,
+            keeping_records::a_watcher_sees_every_write_in_order,
             operating::inspect_tells_who_since_when_and_how_long,
             operating::list_takes_its_prefix_literally,
             operating::a_force_release_is_recorded,

@@ -7,10 +7,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use leasehold::backend::{
-    Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Release, Renewal, Reply, Turn,
-    Verdict,
+    Backend, Claim, Finding, Force, ForceRelease, Grant, Hint, Hold, Limits, LockId, LockInfo,
+    Release, Renewal, Reply, State as Records, Turn, Verdict,
 };
-use leasehold::{Error, ErrorKind, Forced, Guarantees, Name, Operation, Token};
+use leasehold::{Error, ErrorKind, Guarantees, Name, Operation};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -267,6 +267,12 @@ impl Backend for FaultyBackend {
         self.carry(Operation::Acquire, &names, |store| store.acquire(claims))
     }
 
+    fn acquire_all(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
+        let names: Vec<_> = claims.iter().map(|claim| claim.name.clone()).collect();
+        let names: Vec<_> = names.iter().collect();
+        self.carry(Operation::Acquire, &names, |store| store.acquire_all(claims))
+    }
+
     fn wait(self: Arc<Self>, claim: Claim) -> Reply<Turn> {
         self.carry(Operation::Wait, &[], |store| store.wait(claim))
     }
@@ -291,16 +297,16 @@ impl Backend for FaultyBackend {
         self.carry(Operation::Release, &names, |store| store.release(holds))
     }
 
-    fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
-        self.carry(Operation::Inspect, &[], |store| store.inspect(name))
+    fn inspect(self: Arc<Self>, lock: LockId) -> Reply<Option<LockInfo>> {
+        self.carry(Operation::Inspect, &[], |store| store.inspect(lock))
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
         self.carry(Operation::List, &[], |store| store.list(prefix))
     }
 
-    fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>> {
-        self.carry(Operation::ForceRelease, &[], |store| store.force_release(name, forced))
+    fn force_release(self: Arc<Self>, lock: LockId, force: Force) -> Reply<ForceRelease> {
+        self.carry(Operation::ForceRelease, &[], |store| store.force_release(lock, force))
     }
 
     fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
@@ -316,5 +322,10 @@ impl Backend for FaultyBackend {
                 }
             }
         })
+    }
+
+    /// Without faults: no client speaks to it yet.
+    fn state(self: Arc<Self>) -> Option<Arc<dyn Records>> {
+        self.store.clone().state()
     }
 }

@@ -134,7 +134,7 @@ async fn a_late_second_claim_of_an_adopted_owner_takes_nothing() {
     eventually("it is barred", async || second.faults.answered(Operation::Settle) > settled).await;
     late.deliver().await;
     let info = first.locks.inspect(&name).await.unwrap();
-    assert!(info.lease.is_none(), "an orphan: {info:?}");
+    assert!(info.lease().is_none(), "an orphan: {info:?}");
 }
 
 /// The same for a caller that went away: undoing finds a grant, gives it back, and
@@ -151,7 +151,7 @@ async fn a_late_second_claim_of_a_cancelled_owner_takes_nothing() {
     eventually("it is undone", async || second.faults.answered(Operation::Settle) >= 2).await;
     late.deliver().await;
     let info = first.locks.inspect(&name).await.unwrap();
-    assert!(info.lease.is_none(), "an orphan: {info:?}");
+    assert!(info.lease().is_none(), "an orphan: {info:?}");
 }
 
 /// One lost answer to `wait`, and the acquire hangs for ever: nothing above the trait
@@ -237,7 +237,7 @@ async fn a_late_second_claim_of_a_lost_lease_takes_nothing() {
     eventually("it is barred", async || second.faults.answered(Operation::Settle) > settled).await;
     late.deliver().await;
     let info = first.locks.inspect(&name).await.unwrap();
-    assert!(info.lease.is_none(), "an orphan: {info:?}");
+    assert!(info.lease().is_none(), "an orphan: {info:?}");
 }
 
 /// A store that is away for a moment does not end a wait, however long that has lasted:
@@ -272,7 +272,7 @@ async fn a_late_grant_that_cannot_be_undone_is_an_error() {
     let gate = client.faults.hold_reply(Operation::Acquire);
     let lock = client.lock(&name);
     let trying = tokio::spawn(async move { lock.try_acquire().await });
-    let applied = async || other.locks.inspect(&name).await.unwrap().lease.is_some();
+    let applied = async || other.locks.inspect(&name).await.unwrap().lease().is_some();
     eventually("the acquire is applied", applied).await;
     for _ in 0..3 {
         client.faults.refuse(Operation::Settle);
@@ -428,7 +428,7 @@ async fn a_cancelled_claim_is_undone_after_an_outage_without_a_storm() {
     let (name, ttl) = (fixture.name(), Duration::from_secs(60));
     let _gate = client.faults.hold_reply(Operation::Acquire);
     let acquiring = acquire(client.lock(&name).ttl(ttl));
-    let applied = async || other.locks.inspect(&name).await.unwrap().lease.is_some();
+    let applied = async || other.locks.inspect(&name).await.unwrap().lease().is_some();
     eventually("the acquire is applied", applied).await;
     for _ in 0..40 {
         client.faults.refuse(Operation::Settle);
@@ -440,7 +440,7 @@ async fn a_cancelled_claim_is_undone_after_an_outage_without_a_storm() {
     assert!((3..40).contains(&sent), "{sent} questions in five seconds");
     let free = async || {
         fixture.advance(Duration::from_millis(100)).await;
-        other.locks.inspect(&name).await.unwrap().lease.is_none()
+        other.locks.inspect(&name).await.unwrap().lease().is_none()
     };
     eventually("it is undone after the outage", free).await;
     let asked = client.faults.sent(Operation::Settle);

@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use leasehold::backend::memory::MemoryStore;
 use leasehold::backend::{
-    Backend, Claim, Finding, Grant, Hold, Limits, LockInfo, Release, Renewal, Reply, Turn, Verdict,
+    Backend, Claim, Finding, Force, ForceRelease, Grant, Hold, Limits, LockId, LockInfo, Release,
+    Renewal, Reply, Turn, Verdict,
 };
 use leasehold::clock::Clock;
-use leasehold::{
-    Error, ErrorKind, EventKind, Forced, Guarantees, Lease, LeaseState, Locks, LossReason, Name,
-    Token,
-};
+use leasehold::{Error, ErrorKind, EventKind, Guarantees, Lease, LeaseState, Locks, LossReason};
 use leasehold_conformance::fixture::{next_event, within_bound};
 
 /// Long: only an answer can end a lease of it within the bound of the tests.
@@ -67,14 +65,14 @@ impl Backend for Mortal {
     fn release(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Release>> {
         self.ask(self.store.clone().release(holds))
     }
-    fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
-        self.ask(self.store.clone().inspect(name))
+    fn inspect(self: Arc<Self>, lock: LockId) -> Reply<Option<LockInfo>> {
+        self.ask(self.store.clone().inspect(lock))
     }
     fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
         self.ask(self.store.clone().list(prefix))
     }
-    fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>> {
-        self.ask(self.store.clone().force_release(name, forced))
+    fn force_release(self: Arc<Self>, lock: LockId, force: Force) -> Reply<ForceRelease> {
+        self.ask(self.store.clone().force_release(lock, force))
     }
     fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
         self.ask(self.store.clone().examine())

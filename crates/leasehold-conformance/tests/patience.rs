@@ -169,7 +169,8 @@ async fn patience_that_ends_with_an_unheard_grant_does_not_name_itself() {
     let (first, second) = (fixture.client().await, fixture.impatient_client().await);
     let name = fixture.name();
     let lease = first.lock(&name).acquire().await.unwrap();
-    let held_by = async || first.locks.inspect(&name).await.unwrap().lease.map(|by| by.held_by);
+    let held_by =
+        async || first.locks.inspect(&name).await.unwrap().lease().map(|by| by.held_by.clone());
     let before = held_by().await;
     let _unheard = second.faults.hold_reply(Operation::Wait);
     second.faults.lose_request(Operation::Leave);

@@ -10,7 +10,7 @@
 //! * [`Rows`] with [`update`], [`put`], [`delete`], [`advance_row`]: conditional writes of single rows, without
 //!   triggers.
 //! * [`claim`] and [`finish`]: state transitions.
-//! * [`PostgresOutcomes`]: what [`Once`](super::Once) remembers.
+//! * [`PostgresOutcomes`]: outcomes by key, for `leasehold::fence::Once`.
 //!
 //! Two transactions with different tokens wait for each other at the mark, so an older one
 //! cannot commit after a newer one did. Under `repeatable read` the one that waited gets

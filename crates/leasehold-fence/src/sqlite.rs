@@ -5,7 +5,7 @@
 //! * [`Rows`] with [`update`], [`put`], [`delete`], [`advance_row`]: conditional writes of single
 //!   rows, on any connection.
 //! * [`claim`] and [`finish`]: state transitions.
-//! * [`SqliteOutcomes`]: what [`Once`](super::Once) remembers.
+//! * [`SqliteOutcomes`]: outcomes by key, for `leasehold::fence::Once`.
 //!
 //! Every call blocks while it works on the file. Set a `busy_timeout` on the connection: a
 //! database that is busy is an error otherwise.

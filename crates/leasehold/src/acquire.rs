@@ -209,6 +209,15 @@ impl<'a> Attempt<'a> {
                     Waited::AskAgain => continue,
                     Waited::OutOfPatience => return Ok(Taken::OutOfPatience),
                 },
+                Verdict::OtherCapacity(present) => {
+                    self.trace = Trace::None;
+                    let message = format!("others use this lock with a capacity of {present}");
+                    return Err(Error::new(ErrorKind::Refused, message));
+                }
+                Verdict::Withheld => {
+                    let message = "the store withholds a lock that was claimed alone";
+                    return Err(Error::new(ErrorKind::Unavailable, message));
+                }
             };
             if let Some((grant, now)) = self.believe(grant).await? {
                 self.context.failpoints.reach(Step::Believed);

@@ -6,8 +6,8 @@
 //!
 //! # The contract
 //!
-//! * **Atomic.** Every request is applied as a whole or not at all, as seen by
-//!   other clients.
+//! * **Atomic per item.** Each claim, hold or write is applied as a whole or not at all, as
+//!   seen by other clients. Only [`acquire_all`](Backend::acquire_all) joins several.
 //! * **Idempotent on the owner.** [`acquire`](Backend::acquire) for an owner that
 //!   already has the lock answers with its grant again; for an owner that already
 //!   waits it keeps its place.
@@ -21,7 +21,7 @@
 //!   only when the store certainly did not and will not do it.
 //! * **Renewal never re-takes**: a lease that lapsed or went to another is gone.
 //! * **Gone is final.** A store that finds that others who connect would meet elsewhere (its
-//!   file was removed, say) answers everything with [`ErrorKind::Gone`](crate::ErrorKind::Gone)
+//!   file was removed, say) answers everything with [`ErrorKind::Gone`]
 //!   from then on. That is no doubt: all its leases are lost at once. It should look for
 //!   it between requests as well, and [hint](Backend::hint) at it.
 
@@ -29,10 +29,10 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::guarantees::Guarantees;
 use crate::holder::{HeldBy, Holder};
 use crate::loss::{Forced, LossReason};
@@ -42,6 +42,7 @@ use crate::token::Token;
 
 #[cfg(feature = "etcd")]
 pub mod etcd;
+mod info;
 mod kit;
 pub mod memory;
 #[cfg(feature = "postgres")]
@@ -52,8 +53,13 @@ pub mod redis;
 pub mod redlock;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod state;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
+
+pub use crate::kind::{LockId, LockKind};
+pub use info::{Finding, ForcedInfo, LeaseInfo, LockInfo, Severity};
+pub use state::{Change, Changes, Record, State, Version, Watched, Written};
 
 /// A store's answer, once it comes.
 pub type Reply<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
@@ -74,6 +80,16 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// A free lock with waiters goes to the first of them, not to the newcomer.
     /// An owner that was barred by [`settle`](Backend::settle) is refused as `Held`.
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>>;
+
+    /// Takes all of these locks, or none of them, in one step: what [`Limits::together`] allows.
+    ///
+    /// Nothing queues here. Where one lock is not free, its verdict is `Held`, and that of the
+    /// free ones `Withheld`. Idempotent like [`acquire`](Backend::acquire), and settled the same way.
+    fn acquire_all(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
+        let (store, asked) = (self.guarantees().store, claims.len());
+        let message = format!("it cannot take {asked} locks in one step: take them one by one");
+        Box::pin(std::future::ready(Err(Error::new(ErrorKind::Refused, message).on_store(store))))
+    }
 
     /// Waits until a queued claim gets the lock, or should ask again.
     ///
@@ -96,15 +112,15 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     fn release(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Release>>;
 
     /// Looks at one lock; `None` if the store knows nothing of it.
-    fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>>;
+    fn inspect(self: Arc<Self>, lock: LockId) -> Reply<Option<LockInfo>>;
 
     /// Looks at every lock that is held or waited for and whose name starts with
     /// `prefix`, in the order of their names.
     fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>>;
 
-    /// Takes a lock away from its holder, records who and why, lets the next waiter
-    /// in. The token of the lease that was ended, or `None` if nobody held it.
-    fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>>;
+    /// Takes a lock away from its holders, or from those that `force` names; records who and
+    /// why; lets the next waiters in.
+    fn force_release(self: Arc<Self>, lock: LockId, force: Force) -> Reply<ForceRelease>;
 
     /// Examines the store's set-up: what about it is unsafe.
     fn examine(self: Arc<Self>) -> Reply<Vec<Finding>>;
@@ -114,6 +130,11 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// and the verdict counts. A store that has no such channel never completes.
     fn hint(self: Arc<Self>) -> Reply<Hint> {
         Box::pin(std::future::pending())
+    }
+
+    /// The records that this store keeps beside its locks, if it can.
+    fn state(self: Arc<Self>) -> Option<Arc<dyn State>> {
+        None
     }
 }
 
@@ -131,12 +152,14 @@ pub struct Limits {
     pub in_step: bool,
     /// Whether a request takes at most half of the tasks that are there.
     pub in_halves: bool,
+    /// The most claims of one [`acquire_all`](Backend::acquire_all); 0 where there is none.
+    pub together: usize,
 }
 
 impl Limits {
     /// At most `batch` items in a request, `in_flight` requests of a kind at once.
     pub const fn new(batch: usize, in_flight: usize) -> Self {
-        Self { batch, in_flight, in_step: false, in_halves: false }
+        Self { batch, in_flight, in_step: false, in_halves: false, together: 0 }
     }
 
     /// For a store that pays more for a request than for what is in it: claims wait for a
@@ -155,6 +178,12 @@ impl Limits {
     pub const fn in_halves(self) -> Self {
         Self { in_halves: true, ..self }
     }
+
+    /// For a store that takes so many locks in one step, all of them or none.
+    #[must_use]
+    pub const fn together(self, most: usize) -> Self {
+        Self { together: most, ..self }
+    }
 }
 
 /// A wish for a lock.
@@ -169,7 +198,7 @@ pub struct Claim {
     pub ttl: Duration,
     /// Whether to wait in line when the lock is held.
     pub queue: bool,
-    /// Exclusive or not.
+    /// Exclusive, or how it shares the lock.
     pub mode: Mode,
     /// Who is behind it, for people.
     pub holder: Arc<Holder>,
@@ -183,16 +212,76 @@ impl Claim {
 
     /// The hold that a grant of this claim gives.
     pub fn hold(&self, token: Token) -> Hold {
-        Hold { name: self.name.clone(), owner: self.owner, token, ttl: self.ttl }
+        let (name, owner, ttl) = (self.name.clone(), self.owner, self.ttl);
+        Hold { name, owner, token, ttl, mode: self.mode }
+    }
+
+    /// Which lock it is about.
+    pub fn lock(&self) -> LockId {
+        LockId { kind: self.mode.kind(), name: self.name.clone() }
     }
 }
 
-/// Whether a lease shares its lock.
+/// How a lease has its lock.
+///
+/// A claim is granted when no live waiter stands before it and the weights of *all leases that
+/// are there* plus its own are within the capacity. A waiter that others passed because it
+/// seemed dead has lost its place and queues at the end: if it kept the place, a writer could
+/// come back beside a reader that was let past it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Mode {
-    /// At most one lease at a time.
+    /// Alone.
     Exclusive,
+    /// With other readers.
+    Read,
+    /// Alone, where others may read.
+    Write,
+    /// With so many of the permits of a semaphore.
+    Permits {
+        /// How many it takes, at least one.
+        weight: u32,
+        /// How many there are. As long as anybody holds or awaits one, a claim with another
+        /// number is refused with [`Verdict::OtherCapacity`].
+        of: u32,
+    },
+}
+
+impl Mode {
+    /// The most readers of one lock.
+    pub const MOST_READERS: u32 = 1 << 30;
+
+    /// Of which kind its lock is.
+    pub const fn kind(self) -> LockKind {
+        match self {
+            Self::Exclusive => LockKind::Exclusive,
+            Self::Read | Self::Write => LockKind::ReadWrite,
+            Self::Permits { .. } => LockKind::Semaphore,
+        }
+    }
+
+    /// How much of the capacity it takes.
+    pub const fn weight(self) -> u32 {
+        match self {
+            Self::Exclusive | Self::Read => 1,
+            Self::Write => Self::MOST_READERS,
+            Self::Permits { weight, .. } => weight,
+        }
+    }
+
+    /// How much the weights of all leases of the lock may add up to.
+    pub const fn capacity(self) -> u32 {
+        match self {
+            Self::Exclusive => 1,
+            Self::Read | Self::Write => Self::MOST_READERS,
+            Self::Permits { of, .. } => of,
+        }
+    }
+
+    /// Whether nobody else can have a lease beside it: only such a lease writes [`State`].
+    pub const fn is_alone(self) -> bool {
+        matches!(self, Self::Exclusive | Self::Write)
+    }
 }
 
 /// A store's answer to a claim.
@@ -204,6 +293,10 @@ pub enum Verdict {
     Held(Option<HeldBy>),
     /// The claim has its place in line: go on with [`Backend::wait`].
     Queued(Option<HeldBy>),
+    /// The lock is free, but another of those that were to be taken with it is not.
+    Withheld,
+    /// Others hold or await the lock with this capacity, not with the claim's.
+    OtherCapacity(u32),
 }
 
 /// What became of a claim in line.
@@ -246,6 +339,15 @@ pub struct Hold {
     pub token: Token,
     /// The time to live that a renewal restores.
     pub ttl: Duration,
+    /// How it has the lock.
+    pub mode: Mode,
+}
+
+impl Hold {
+    /// Which lock it is about.
+    pub fn lock(&self) -> LockId {
+        LockId { kind: self.mode.kind(), name: self.name.clone() }
+    }
 }
 
 /// A store's answer to a renewal.
@@ -275,114 +377,38 @@ pub enum Hint {
     All,
 }
 
-/// A lock as others see it.
+/// An operator's order to [end leases](Backend::force_release).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct LockInfo {
-    /// The lock.
-    pub name: Name,
-    /// The lease that covers it, if any.
-    pub lease: Option<LeaseInfo>,
-    /// How many clients wait for it.
-    pub waiters: usize,
-    /// The last time it was released by force, where the store still knows.
-    pub forced: Option<ForcedInfo>,
-}
-
-impl LockInfo {
-    /// A lock that nobody holds.
-    pub fn free(name: Name) -> Self {
-        Self { name, lease: None, waiters: 0, forced: None }
-    }
-}
-
-/// A lease as others see it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LeaseInfo {
-    /// Its owner; `None` for a foreign client with ids of another kind.
-    pub owner: Option<Owner>,
-    /// Its token; `None` for a foreign client without one.
-    pub token: Option<Token>,
-    /// Who, since when.
-    pub held_by: HeldBy,
-    /// How long the store keeps it from now, if it is not renewed.
-    pub remaining: Option<Duration>,
-}
-
-impl LeaseInfo {
-    /// A lease with these parts.
-    pub fn new(
-        owner: Option<Owner>,
-        token: Option<Token>,
-        held_by: HeldBy,
-        remaining: Option<Duration>,
-    ) -> Self {
-        Self { owner, token, held_by, remaining }
-    }
-}
-
-/// A force-release, as the store recorded it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ForcedInfo {
-    /// Who and why.
+pub struct Force {
+    /// Who orders it, and why.
     pub forced: Forced,
-    /// When.
-    pub at: SystemTime,
-    /// The token of the lease that was ended.
-    pub token: Token,
+    /// Only the lease of this owner.
+    pub owner: Option<Owner>,
+    /// Only the lease with this token: the one that the operator has seen.
+    pub expected: Option<Token>,
 }
 
-impl ForcedInfo {
-    /// A record with these parts.
-    pub fn new(forced: Forced, at: SystemTime, token: Token) -> Self {
-        Self { forced, at, token }
+impl Force {
+    /// Ends whoever holds the lock.
+    pub fn new(forced: Forced) -> Self {
+        Self { forced, owner: None, expected: None }
+    }
+
+    /// Whether it is about this lease.
+    pub fn is_about(&self, owner: Owner, token: Token) -> bool {
+        self.owner.is_none_or(|named| named == owner)
+            && self.expected.is_none_or(|expected| expected == token)
     }
 }
 
-/// What [`Backend::examine`] found about a store's set-up.
+/// What became of a [`Force`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Finding {
-    /// How bad it is.
-    pub severity: Severity,
-    /// What was found.
-    pub what: String,
-    /// What can go wrong, and what to do.
-    pub advice: String,
-}
-
-impl Finding {
-    /// A finding.
-    pub fn new(severity: Severity, what: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self { severity, what: what.into(), advice: advice.into() }
-    }
-
-    /// All is well with this.
-    pub fn fine(what: impl Into<String>) -> Self {
-        Self::new(Severity::Fine, what, "")
-    }
-
-    /// This can cost comfort or speed.
-    pub fn warning(what: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self::new(Severity::Warning, what, advice)
-    }
-
-    /// This can cost a lock.
-    pub fn danger(what: impl Into<String>, advice: impl Into<String>) -> Self {
-        Self::new(Severity::Unsafe, what, advice)
-    }
-}
-
-/// How bad a [`Finding`] is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Severity {
-    /// As it should be.
-    Fine,
-    /// It can cost comfort or speed.
-    Warning,
-    /// It can cost a lock.
-    Unsafe,
+pub enum ForceRelease {
+    /// The leases with these tokens ended.
+    Ended(Vec<Token>),
+    /// Nobody held the lock.
+    NobodyHeld,
+    /// Others hold it than the order named; nothing was done.
+    Others(Vec<LeaseInfo>),
 }

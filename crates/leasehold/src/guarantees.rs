@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::kind::LockKind;
+
 /// What a store promises.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -19,6 +21,10 @@ pub struct Guarantees {
     pub tokens: &'static str,
     /// Whether clients that wait are served in the order in which they came.
     pub fair: bool,
+    /// The kinds of locks it has.
+    pub kinds: &'static [LockKind],
+    /// Whether it keeps [records](crate::backend::State) beside its locks.
+    pub state: bool,
     /// What survives a restart of the store.
     pub survives_restart: bool,
     /// A fault of the store may forget a lock that is held: which, in words.
@@ -38,6 +44,8 @@ impl Guarantees {
             ends_with: EndsWith::Ttl,
             tokens: "",
             fair: false,
+            kinds: &[LockKind::Exclusive],
+            state: false,
             survives_restart: false,
             may_lose: &[],
             extra_drift: Duration::ZERO,
@@ -54,6 +62,9 @@ impl fmt::Display for Guarantees {
         writeln!(f, "tokens       {}", self.tokens)?;
         let order = if self.fair { "first come, first served" } else { "no order" };
         writeln!(f, "waiting      {order}")?;
+        let kinds: Vec<_> = self.kinds.iter().map(LockKind::to_string).collect();
+        writeln!(f, "locks        {}", kinds.join(", "))?;
+        writeln!(f, "records      {}", if self.state { "one for each lock" } else { "none" })?;
         let restart = if self.survives_restart { "leases survive it" } else { "forgets leases" };
         write!(f, "restart      {restart}")?;
         for fault in self.may_lose {

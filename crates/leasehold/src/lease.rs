@@ -205,7 +205,7 @@ impl Lease {
     pub async fn verify(&self) -> Result<Token> {
         self.usable(Operation::Inspect)?;
         let context = &self.leases.context;
-        let asking = context.ask(context.backend.clone().inspect(self.name().clone()));
+        let asking = context.ask(context.backend.clone().inspect(self.core.hold().lock()));
         let info = match self.leases.inside(asking).await {
             Err(error) if error.says_gone() => {
                 self.leases.keeper.lose_all_with_the_store();
@@ -213,14 +213,14 @@ impl Lease {
             }
             info => info.map_err(|error| self.explain(error, Operation::Inspect))?,
         };
-        let held = info.as_ref().and_then(|info| info.lease.as_ref());
-        if held.and_then(|lease| lease.owner) == Some(self.owner()) {
+        let leases = info.as_ref().map_or(&[][..], |info| &info.leases);
+        if leases.iter().any(|lease| lease.owner == Some(self.owner())) {
             self.core.seen(context);
         } else {
             let forced = info.as_ref().and_then(|info| info.forced.as_ref());
             let reason = match forced.filter(|forced| forced.token == self.token()) {
                 Some(record) => LossReason::Forced(record.forced.clone()),
-                None if held.is_some() => LossReason::Taken,
+                None if !leases.is_empty() => LossReason::Taken,
                 None => LossReason::Expired,
             };
             self.core.lose(context, reason);

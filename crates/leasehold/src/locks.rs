@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::backend::{Finding, LockInfo};
+use crate::backend::{Finding, Force, ForceRelease, LockInfo};
 use crate::client::Client;
 use crate::context::Subject;
 use crate::error::{Error, Operation, Result};
@@ -71,7 +71,7 @@ impl Locks {
     /// Dropping the future changes nothing.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockInfo> {
         let name = Name::new(name)?;
-        let asking = self.client.context.backend.clone().inspect(name.clone());
+        let asking = self.client.context.backend.clone().inspect(name.clone().into());
         let info = self.client.ask(asking).await;
         let info = info.map_err(|error| error.during(Operation::Inspect, Some(&name)))?;
         Ok(info.unwrap_or_else(|| LockInfo::free(name)))
@@ -116,10 +116,15 @@ impl Locks {
         if forced.reason.trim().is_empty() {
             return Err(Error::invalid("a force-release needs a reason: it is recorded"));
         }
-        let asking =
-            self.client.context.backend.clone().force_release(name.clone(), forced.clone());
+        let (lock, force) = (name.clone().into(), Force::new(forced.clone()));
+        let asking = self.client.context.backend.clone().force_release(lock, force);
         let ended = self.client.ask(asking).await;
         let ended = ended.map_err(|error| error.during(Operation::ForceRelease, Some(&name)))?;
+        // An exclusive lock has one holder.
+        let ended = match ended {
+            ForceRelease::Ended(tokens) => tokens.first().copied(),
+            ForceRelease::NobodyHeld | ForceRelease::Others(_) => None,
+        };
         if ended.is_some() {
             let context = &self.client.context;
             let class = context.meter.class_of(&name);

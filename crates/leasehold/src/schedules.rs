@@ -15,7 +15,8 @@ use tokio::task::{JoinHandle, yield_now};
 
 use crate::backend::memory::MemoryStore;
 use crate::backend::{
-    Backend, Claim, Finding, Grant, Hold, Limits, LockInfo, Release, Renewal, Reply, Turn, Verdict,
+    Backend, Claim, Finding, Force, ForceRelease, Grant, Hold, Limits, LockId, LockInfo, Release,
+    Renewal, Reply, Turn, Verdict,
 };
 use crate::clock::{Clock, ManualClock};
 use crate::error::{Error, Result};
@@ -184,16 +185,16 @@ impl Backend for Remote {
         self.carry(answer)
     }
 
-    fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
-        self.store.clone().inspect(name)
+    fn inspect(self: Arc<Self>, lock: LockId) -> Reply<Option<LockInfo>> {
+        self.store.clone().inspect(lock)
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
         self.store.clone().list(prefix)
     }
 
-    fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>> {
-        self.store.clone().force_release(name, forced)
+    fn force_release(self: Arc<Self>, lock: LockId, force: Force) -> Reply<ForceRelease> {
+        self.store.clone().force_release(lock, force)
     }
 
     fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
@@ -266,7 +267,7 @@ impl Scene {
         soon("the return of every slot", || clients.iter().all(Locks::is_idle)).await;
         for _ in 0..10_000 {
             let all = self.remote.store.clone().list(String::new()).await.expect("it lists");
-            if all.iter().all(|lock| lock.lease.is_none() && lock.waiters == 0) {
+            if all.iter().all(|lock| lock.lease().is_none() && lock.waiters == 0) {
                 return;
             }
             yield_now().await;

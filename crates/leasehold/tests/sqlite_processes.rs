@@ -48,7 +48,7 @@ async fn acquire(store: &Arc<SqliteStore>, claim: &Claim) -> Grant {
         match store.clone().acquire(vec![claim.clone()]).await.unwrap().remove(0) {
             Verdict::Granted(grant) => return grant,
             Verdict::Queued(_) => {}
-            Verdict::Held(by) => panic!("asked to queue, but {by:?}"),
+            other => panic!("asked to queue, but {other:?}"),
         }
         if let Turn::Granted(grant) = store.clone().wait(claim.clone()).await.unwrap() {
             return grant;

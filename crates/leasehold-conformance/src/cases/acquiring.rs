@@ -116,7 +116,7 @@ pub async fn a_cancelled_acquire_leaves_no_lock(fixture: &Fixture) {
     let _gate = client.faults.hold_reply(leasehold::Operation::Acquire);
     let lock = client.lock(&name);
     let acquiring = tokio::spawn(async move { lock.acquire().await });
-    let applied = async || other.locks.inspect(&name).await.unwrap().lease.is_some();
+    let applied = async || other.locks.inspect(&name).await.unwrap().lease().is_some();
     eventually("the acquire is applied", applied).await;
     acquiring.abort();
     let free = async || other.lock(&name).try_acquire().await.unwrap().is_some();

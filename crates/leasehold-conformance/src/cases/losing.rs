@@ -75,7 +75,7 @@ pub async fn the_deadline_counts_from_before_the_request(fixture: &Fixture) {
     let gate = client.faults.hold_reply(Operation::Acquire);
     let lock = client.lock(&name).no_renewal();
     let acquiring = tokio::spawn(async move { lock.acquire().await });
-    let applied = async || other.locks.inspect(&name).await.unwrap().lease.is_some();
+    let applied = async || other.locks.inspect(&name).await.unwrap().lease().is_some();
     eventually("the acquire is applied", applied).await;
     fixture.advance(fixture.ttl() / 2).await;
     gate.send(()).unwrap();
@@ -192,7 +192,7 @@ pub async fn renewal_never_takes_a_lost_lock_again(fixture: &Fixture) {
     fixture.pass_ttl().await;
     let verdicts = client.store.clone().renew(vec![hold]).await.unwrap();
     assert_eq!(verdicts, [Renewal::NotYours(LossReason::Expired)]);
-    assert!(client.locks.inspect(&name).await.unwrap().lease.is_none());
+    assert!(client.locks.inspect(&name).await.unwrap().lease().is_none());
     lease.renew().await.unwrap_err();
     assert!(client.lock(&name).try_acquire().await.unwrap().is_some());
 }
@@ -246,7 +246,7 @@ pub async fn a_lease_taken_by_another_is_lost_at_once(fixture: &Fixture) {
     let error = lease.renew().await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Lost(_)), "{error:?}");
     assert_eq!(
-        operator.locks.inspect(&name).await.unwrap().lease.unwrap().owner,
+        operator.locks.inspect(&name).await.unwrap().lease().unwrap().owner,
         Some(next.owner())
     );
     assert_eq!(next.state(), LeaseState::Held);

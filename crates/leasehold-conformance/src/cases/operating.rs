@@ -11,7 +11,7 @@ pub async fn inspect_tells_who_since_when_and_how_long(fixture: &Fixture) {
     let (holder, waiter) = (fixture.client().await, fixture.client().await);
     let name = fixture.name();
     let free = waiter.locks.inspect(&name).await.unwrap();
-    assert!(free.lease.is_none() && free.waiters == 0 && free.forced.is_none());
+    assert!(free.lease().is_none() && free.waiters == 0 && free.forced.is_none());
     let lease = holder.lock(&name).no_renewal().acquire().await.unwrap();
     let lock = waiter.lock(&name);
     let _waiting = tokio::spawn(async move { lock.acquire().await });
@@ -19,7 +19,7 @@ pub async fn inspect_tells_who_since_when_and_how_long(fixture: &Fixture) {
     eventually("the waiter shows", waits).await;
     fixture.pass(Duration::from_millis(500)).await;
     let info = waiter.locks.inspect(&name).await.unwrap();
-    let seen = info.lease.expect("it is held");
+    let seen = info.leases.into_iter().next().expect("it is held");
     assert_eq!((seen.owner, seen.token), (Some(lease.owner()), Some(lease.token())));
     let who = seen.held_by.holder.expect("it says who");
     assert_eq!((who.pid, who.label.as_str()), (std::process::id(), "case"));

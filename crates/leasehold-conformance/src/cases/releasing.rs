@@ -45,7 +45,7 @@ pub async fn nobody_else_can_release_or_renew(fixture: &Fixture) {
     let renewed = client.store.clone().renew(vec![stranger]).await.unwrap();
     assert!(matches!(renewed[0], Renewal::NotYours(_)));
     assert_eq!(
-        client.locks.inspect(&name).await.unwrap().lease.unwrap().owner,
+        client.locks.inspect(&name).await.unwrap().lease().unwrap().owner,
         Some(lease.owner())
     );
     lease.release().await.unwrap();
@@ -99,7 +99,10 @@ pub async fn a_late_release_does_not_end_a_newer_lease(fixture: &Fixture) {
     eventually("the release", over).await;
     let next = other.lock(&name).acquire().await.unwrap();
     late.deliver().await;
-    assert_eq!(other.locks.inspect(&name).await.unwrap().lease.unwrap().owner, Some(next.owner()));
+    assert_eq!(
+        other.locks.inspect(&name).await.unwrap().lease().unwrap().owner,
+        Some(next.owner())
+    );
     assert_eq!(next.verify().await.unwrap(), next.token());
     assert_eq!(next.state(), LeaseState::Held);
 }

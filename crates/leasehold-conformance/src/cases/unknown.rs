@@ -45,7 +45,7 @@ pub async fn a_late_request_of_a_settled_owner_takes_nothing(fixture: &Fixture) 
     lease.release().await.unwrap();
     late.deliver().await;
     let info = other.locks.inspect(&name).await.unwrap();
-    assert!(info.lease.is_none() && info.waiters == 0, "{info:?}");
+    assert!(info.lease().is_none() && info.waiters == 0, "{info:?}");
 }
 
 /// The same for a caller that went away: what arrives later takes nothing.
@@ -107,7 +107,7 @@ pub async fn a_grant_after_its_own_deadline_is_not_returned(fixture: &Fixture) {
     let gate = client.faults.hold_reply(Operation::Acquire);
     let lock = client.lock(&name);
     let acquiring = tokio::spawn(async move { lock.acquire().await });
-    let applied = async || other.locks.inspect(&name).await.unwrap().lease.is_some();
+    let applied = async || other.locks.inspect(&name).await.unwrap().lease().is_some();
     eventually("the acquire is applied", applied).await;
     fixture.advance(fixture.ttl()).await;
     gate.send(()).unwrap();
@@ -129,7 +129,7 @@ pub async fn a_late_grant_to_try_is_not_reported_as_held(fixture: &Fixture) {
     let gate = client.faults.hold_reply(Operation::Acquire);
     let lock = client.lock(&name);
     let acquiring = tokio::spawn(async move { lock.try_acquire().await });
-    let applied = async || other.locks.inspect(&name).await.unwrap().lease.is_some();
+    let applied = async || other.locks.inspect(&name).await.unwrap().lease().is_some();
     eventually("the acquire is applied", applied).await;
     // Past the holder's deadline, but not yet past the store's.
     fixture.advance(fixture.ttl() - Duration::from_millis(15)).await;

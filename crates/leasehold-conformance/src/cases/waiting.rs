@@ -198,7 +198,7 @@ pub async fn a_pushed_grant_without_renewal_is_whole(fixture: &Fixture) {
     let next = granted(waiting).await;
     assert!(next.remaining() > long / 2, "{:?}", next.remaining());
     let info = first.locks.inspect(&name).await.unwrap();
-    assert!(info.lease.unwrap().remaining.unwrap() > long / 2);
+    assert!(info.lease().unwrap().remaining.unwrap() > long / 2);
 }
 
 /// The grant and the cancellation cross: the lock goes on to the next.
@@ -216,7 +216,7 @@ pub async fn a_grant_that_meets_a_cancellation_is_passed_on(fixture: &Fixture) {
     lease.release().await.unwrap();
     let passed = async || {
         let info = first.locks.inspect(&name).await.unwrap();
-        info.lease.is_some_and(|lease| lease.token > Some(token))
+        info.lease().is_some_and(|lease| lease.token > Some(token))
     };
     eventually("the grant at the store", passed).await;
     quitter.abort();

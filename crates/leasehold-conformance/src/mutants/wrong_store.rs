@@ -4,11 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use leasehold::backend::{
-    Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Proof, Release, Renewal, Reply,
-    Turn, Verdict,
+    Backend, Changes, Claim, Finding, Force, ForceRelease, Grant, Hint, Hold, Limits, LockId,
+    LockInfo, Mode, Proof, Record, Release, Renewal, Reply, State, Turn, Verdict, Version, Watched,
+    Written,
 };
 use leasehold::clock::Clock;
-use leasehold::{Forced, Guarantees, HeldBy, Holder, LossReason, Name, Token};
+use leasehold::{Guarantees, HeldBy, Holder, LossReason, Name, Token};
 use parking_lot::Mutex;
 
 macro_rules! wrong_stores {
@@ -62,6 +63,16 @@ wrong_stores! {
     HidesHolder: patience_ends_with_who_holds_it,
     /// A prefix is taken as a pattern.
     ListsTooMuch: list_takes_its_prefix_literally,
+    /// More permits than there are.
+    OverCapacity: weights_never_exceed_the_capacity,
+    /// Some of those that belong together.
+    TogetherPartly: locks_that_belong_together_are_taken_all_or_none,
+    /// Force-release of whoever holds it, not of the one that the operator saw.
+    ForceIgnoresExpected: a_force_release_of_another_token_ends_nobody,
+    /// A record is written by a lease that is gone.
+    WriteIgnoresLease: a_record_is_written_only_under_a_live_lease,
+    /// A record is written over a newer one.
+    WriteIgnoresVersion: a_write_of_an_old_version_is_refused,
 }
 
 impl WrongStore {
@@ -103,11 +114,16 @@ impl Spoiled {
     }
 
     async fn owner_of(&self, name: &Name) -> Option<leasehold::Owner> {
-        let info = self.store.clone().inspect(name.clone()).await.ok()??;
-        info.lease?.owner
+        let info = self.store.clone().inspect(name.clone().into()).await.ok()??;
+        info.lease()?.owner
     }
 
-    async fn claim(&self, claim: Claim) -> leasehold::Result<Verdict> {
+    async fn claim(&self, mut claim: Claim) -> leasehold::Result<Verdict> {
+        if self.is(WrongStore::OverCapacity)
+            && let Mode::Permits { of, .. } = &mut claim.mode
+        {
+            *of *= 2;
+        }
         if self.is(WrongStore::RefusesItsOwnOwner)
             && self.owner_of(&claim.name).await == Some(claim.owner)
         {
@@ -119,6 +135,7 @@ impl Spoiled {
             Verdict::Granted(grant) => Verdict::Granted(self.grant(&name, grant)),
             Verdict::Held(by) => Verdict::Held(self.held(by)),
             Verdict::Queued(by) => Verdict::Queued(self.held(by)),
+            other => other,
         })
     }
 
@@ -170,6 +187,13 @@ impl Backend for Spoiled {
             }
             Ok(verdicts)
         })
+    }
+
+    fn acquire_all(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
+        match self.wrong {
+            WrongStore::TogetherPartly => self.acquire(claims),
+            _ => self.store.clone().acquire_all(claims),
+        }
     }
 
     fn wait(self: Arc<Self>, claim: Claim) -> Reply<Turn> {
@@ -235,14 +259,14 @@ impl Backend for Spoiled {
         })
     }
 
-    fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
+    fn inspect(self: Arc<Self>, lock: LockId) -> Reply<Option<LockInfo>> {
         Box::pin(async move {
-            let mut info = self.store.clone().inspect(name).await?;
+            let mut info = self.store.clone().inspect(lock).await?;
             if let Some(info) = &mut info {
                 match self.wrong {
                     WrongStore::ForceUnrecorded => info.forced = None,
                     WrongStore::HidesHolder => {
-                        if let Some(lease) = &mut info.lease {
+                        if let Some(lease) = info.leases.first_mut() {
                             lease.held_by = HeldBy::new(None, None);
                         }
                     }
@@ -261,8 +285,11 @@ impl Backend for Spoiled {
         self.store.clone().list(prefix)
     }
 
-    fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>> {
-        self.store.clone().force_release(name, forced)
+    fn force_release(self: Arc<Self>, lock: LockId, mut force: Force) -> Reply<ForceRelease> {
+        if self.is(WrongStore::ForceIgnoresExpected) {
+            force.expected = None;
+        }
+        self.store.clone().force_release(lock, force)
     }
 
     fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
@@ -271,5 +298,56 @@ impl Backend for Spoiled {
 
     fn hint(self: Arc<Self>) -> Reply<Hint> {
         self.store.clone().hint()
+    }
+
+    fn state(self: Arc<Self>) -> Option<Arc<dyn State>> {
+        let state = self.store.clone().state()?;
+        Some(Arc::new(SpoiledState { state, spoiled: self }))
+    }
+}
+
+#[derive(Debug)]
+struct SpoiledState {
+    state: Arc<dyn State>,
+    spoiled: Arc<Spoiled>,
+}
+
+impl State for SpoiledState {
+    fn read(self: Arc<Self>, lock: LockId) -> Reply<Option<Record>> {
+        self.state.clone().read(lock)
+    }
+
+    fn write(
+        self: Arc<Self>,
+        mut hold: Hold,
+        mut expected: Option<Version>,
+        value: Arc<[u8]>,
+        keep: Option<std::time::Duration>,
+    ) -> Reply<Written> {
+        Box::pin(async move {
+            if self.spoiled.is(WrongStore::WriteIgnoresVersion) {
+                let present = self.state.clone().read(hold.lock()).await?;
+                expected = present.map(|record| record.version);
+            }
+            if self.spoiled.is(WrongStore::WriteIgnoresLease) {
+                // In the name of whoever has the lock now, or of nobody.
+                let holder = Arc::new(Holder::this_process());
+                let claim = Claim::new(hold.name.clone(), hold.ttl, holder);
+                let store = self.spoiled.store.clone();
+                if let Verdict::Granted(grant) = store.acquire(vec![claim.clone()]).await?.remove(0)
+                {
+                    hold = claim.hold(grant.token);
+                }
+            }
+            self.state.clone().write(hold, expected, value, keep).await
+        })
+    }
+
+    fn now(self: Arc<Self>) -> Reply<Option<std::time::SystemTime>> {
+        self.state.clone().now()
+    }
+
+    fn watch(self: Arc<Self>, what: Watched) -> Box<dyn Changes> {
+        self.state.clone().watch(what)
     }
 }

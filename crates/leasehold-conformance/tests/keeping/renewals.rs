@@ -92,7 +92,7 @@ async fn a_lease_that_ended_while_its_renewal_waited_is_not_renewed() {
     assert!(matches!(capped.state(), LeaseState::Lost(loss) if loss.reason == LossReason::MaxHold));
     let _ = gate.send(());
     fixture.settle_down().await;
-    let lease = locks.inspect(&name).await.unwrap().lease.unwrap();
+    let lease = locks.inspect(&name).await.unwrap().leases.remove(0);
     assert!(lease.remaining <= Some(Duration::from_secs(3)), "extended: {:?}", lease.remaining);
 }
 
@@ -121,7 +121,7 @@ async fn the_lease_that_is_over_first_is_renewed_first() {
     let _ = first.send(());
     eventually("the second is", async || client.faults.sent(Operation::Renew) == 2).await;
     fixture.settle_down().await;
-    let lease = locks.inspect(&name).await.unwrap().lease.unwrap();
+    let lease = locks.inspect(&name).await.unwrap().leases.remove(0);
     assert_eq!(lease.remaining, Some(short.ttl()), "others were before it");
 }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use leasehold::backend::memory::MemoryStore;
 use leasehold::backend::{
-    Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Release, Renewal, Reply, Turn,
-    Verdict,
+    Backend, Claim, Finding, Force, ForceRelease, Grant, Hint, Hold, Limits, LockId, LockInfo,
+    Release, Renewal, Reply, Turn, Verdict,
 };
 use leasehold::clock::Clock;
-use leasehold::{Error, ErrorKind, Forced, Guarantees, Name, Token};
+use leasehold::{Error, ErrorKind, Guarantees};
 
 /// A store with one bad habit.
 #[derive(Debug)]
@@ -140,14 +140,14 @@ impl Backend for Odd {
         assert!(!self.release_panics.swap(false, Ordering::SeqCst), "a store with a bug");
         self.store.clone().release(holds)
     }
-    fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
-        self.store.clone().inspect(name)
+    fn inspect(self: Arc<Self>, lock: LockId) -> Reply<Option<LockInfo>> {
+        self.store.clone().inspect(lock)
     }
     fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
         self.store.clone().list(prefix)
     }
-    fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>> {
-        self.store.clone().force_release(name, forced)
+    fn force_release(self: Arc<Self>, lock: LockId, force: Force) -> Reply<ForceRelease> {
+        self.store.clone().force_release(lock, force)
     }
     fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
         self.store.clone().examine()

@@ -117,7 +117,7 @@ async fn a_hint_does_not_renew_what_is_over() {
     next_event(&mut events, |kind| matches!(kind, EventKind::Lost(_))).await;
     odd.hints.add_permits(1);
     next_event(&mut events, |kind| matches!(kind, EventKind::Renewed)).await;
-    let lease = locks.inspect("x").await.unwrap().lease.unwrap();
+    let lease = locks.inspect("x").await.unwrap().leases.remove(0);
     assert!(lease.remaining < Some(capped.ttl()), "extended by a hint");
 }
 

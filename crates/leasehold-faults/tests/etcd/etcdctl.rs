@@ -57,7 +57,7 @@ async fn what_etcdctl_holds_is_not_ours_until_it_lets_go() {
     let key = foreign.key().await;
     assert!(key.starts_with("locks/jobs/"), "{key}");
     assert!(client.lock("jobs").try_acquire().await.unwrap().is_none());
-    let seen = client.locks.inspect("jobs").await.unwrap().lease.expect("it is held");
+    let seen = client.locks.inspect("jobs").await.unwrap().leases.remove(0);
     assert_eq!((seen.owner, seen.held_by.holder), (None, None), "a foreign client");
     let lock = client.lock("jobs");
     let waiting = tokio::spawn(async move { lock.acquire().await });
@@ -79,7 +79,7 @@ async fn etcdctl_waits_for_us_and_gets_it_after_us() {
     lease.release().await.unwrap();
     let key = foreign.key().await;
     assert!(key.starts_with("locks/jobs/"), "{key}");
-    let seen = client.locks.inspect("jobs").await.unwrap().lease.expect("it is held");
+    let seen = client.locks.inspect("jobs").await.unwrap().leases.remove(0);
     assert!(seen.token > Some(token) && seen.owner.is_none(), "{seen:?}");
     assert_eq!(client.locks.list("").await.unwrap().len(), 1, "listed like our own");
 }

@@ -64,7 +64,7 @@ async fn a_lost_reply_leaves_no_lock() {
     proxy.drop_one_way(Way::Replies);
     let lock = client.locks.lock("a").ttl(LONG);
     let asking = tokio::spawn(async move { lock.try_acquire().await });
-    let applied = async || other.locks.inspect("a").await.unwrap().lease.is_some();
+    let applied = async || other.locks.inspect("a").await.unwrap().lease().is_some();
     eventually("it is applied", applied).await;
     let error = within_bound("the answer", asking).await.unwrap().unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Unreachable, "{error}");

@@ -42,8 +42,8 @@ async fn each_lock_of_a_mixed_batch_gets_its_own_verdict() {
     let verdicts = store.clone().acquire(asked.clone()).await.unwrap();
     for (claim, verdict) in asked.iter().zip(&verdicts) {
         let name = claim.name.as_str();
-        let info = store.clone().inspect(claim.name.clone()).await.unwrap();
-        let lease = info.and_then(|info| info.lease);
+        let info = store.clone().inspect(claim.lock()).await.unwrap();
+        let lease = info.and_then(|info| info.leases.into_iter().next());
         match (name, verdict) {
             ("d", Verdict::Held(Some(_))) | ("f", Verdict::Held(_)) => {
                 assert_ne!(lease.and_then(|lease| lease.owner), Some(claim.owner), "{name}");
@@ -69,8 +69,8 @@ async fn what_was_taken_is_given_back_when_the_rest_of_its_request_fails() {
     server.psql("alter function leasehold.acquire rename to acquired").unwrap();
     let error = store.clone().acquire(claims(&["known", "new"])).await.unwrap_err();
     assert_eq!(error.outcome(), leasehold::Outcome::NotApplied, "{error}");
-    let known = store.clone().inspect(Name::new("known").unwrap()).await.unwrap();
-    assert!(known.is_none_or(|info| info.lease.is_none()));
+    let known = store.clone().inspect(Name::new("known").unwrap().into()).await.unwrap();
+    assert!(known.is_none_or(|info| info.lease().is_none()));
     server.psql("alter function leasehold.acquired rename to acquire").unwrap();
     make_known(&store, &["known", "new"]).await;
 }

@@ -35,8 +35,8 @@ impl Client {
 
     /// Whether this client has the lock.
     fn has_it(&self) -> bool {
-        let looking = self.store.clone().inspect(self.claim.name.clone());
-        let lease = self.runtime.block_on(looking).unwrap().unwrap().lease;
+        let looking = self.store.clone().inspect(self.claim.lock());
+        let lease = self.runtime.block_on(looking).unwrap().unwrap().leases.pop();
         lease.unwrap().owner == Some(self.claim.owner)
     }
 }

@@ -15,7 +15,7 @@ async fn a_hand_written_lock_excludes_us_and_is_followed() {
     assert_eq!(server.cli(&set).unwrap(), "OK");
     assert!(locks.lock("a").try_acquire().await.unwrap().is_none());
     let infos = locks.list("").await.unwrap();
-    let lease = infos[0].lease.as_ref().expect("it is held");
+    let lease = infos[0].lease().expect("it is held");
     assert!(lease.owner.is_none() && lease.token.is_none() && lease.held_by.holder.is_none());
     assert!(lease.remaining.unwrap() > Duration::from_secs(30) && !lease.held_by.never_expires);
     let waiting = acquire(locks.lock("a"));
@@ -34,7 +34,7 @@ async fn a_foreign_lock_without_an_end_can_be_forced() {
     let server = server();
     let locks = client(&server).await;
     server.cli(&["set", "lock:a", "somebody"]).unwrap();
-    let lease = locks.inspect("a").await.unwrap().lease.unwrap();
+    let lease = locks.inspect("a").await.unwrap().leases.remove(0);
     assert!(lease.remaining.is_none() && lease.held_by.never_expires, "{lease:?}");
     for wait in [Duration::ZERO, Duration::from_millis(50)] {
         let error = locks.lock("a").wait(wait).acquire().await.unwrap_err();
@@ -59,7 +59,7 @@ async fn a_key_of_another_type_is_a_foreign_holder() {
     lease.release().await.expect_err("it is another's");
     assert_eq!(server.cli(&["type", "lock:a"]).unwrap(), "hash", "we left it alone");
     let info = locks.inspect("a").await.unwrap();
-    assert!(info.lease.unwrap().owner.is_none());
+    assert!(info.lease().unwrap().owner.is_none());
     let waiting = acquire(locks.lock("a"));
     until_waiters(&locks, "a", 1).await;
     server.cli(&["del", "lock:a"]).unwrap();

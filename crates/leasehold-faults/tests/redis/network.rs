@@ -27,7 +27,7 @@ async fn a_swallowed_reply_gives_the_lock_once() {
         let lease = within_bound("the lock", locks.lock(&name).ttl(LONG).acquire()).await.unwrap();
         assert_eq!(lease.state(), LeaseState::Held);
         let seen = direct.inspect(&name).await.unwrap();
-        assert_eq!(seen.lease.unwrap().owner, Some(lease.owner()));
+        assert_eq!(seen.lease().unwrap().owner, Some(lease.owner()));
         assert_eq!(seen.waiters, 0);
         lease.release().await.unwrap();
         assert!(direct.lock(&name).try_acquire().await.unwrap().is_some());
@@ -46,13 +46,13 @@ async fn a_request_delivered_after_its_settling_takes_nothing() {
     proxy.hold_request_with("lock:late");
     let lease = within_bound("the lock", locks.lock("late").ttl(LONG).acquire()).await.unwrap();
     let (owner, token) = (lease.owner(), lease.token());
-    assert_eq!(direct.inspect("late").await.unwrap().lease.unwrap().owner, Some(owner));
+    assert_eq!(direct.inspect("late").await.unwrap().lease().unwrap().owner, Some(owner));
     lease.release().await.unwrap();
     let calls = script_calls(&server);
     proxy.deliver();
     eventually("the late request arrives", async || script_calls(&server) > calls).await;
     let seen = direct.inspect("late").await.unwrap();
-    assert!(seen.lease.is_none() && seen.waiters == 0, "{seen:?}");
+    assert!(seen.lease().is_none() && seen.waiters == 0, "{seen:?}");
     let next = direct.lock("late").try_acquire().await.unwrap().expect("it is free");
     assert!(next.token() > token);
 }

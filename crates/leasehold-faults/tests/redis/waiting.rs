@@ -252,7 +252,7 @@ async fn clients_that_share_a_store_keep_their_labels() {
     let first = Locks::on(store.clone()).label("first").await.unwrap();
     let second = Locks::on(store).label("second").await.unwrap();
     let label = async |name: &str| {
-        let lease = first.inspect(name).await.unwrap().lease.unwrap();
+        let lease = first.inspect(name).await.unwrap().leases.remove(0);
         lease.held_by.holder.unwrap().label
     };
     let _one = first.lock("one").acquire().await.unwrap();

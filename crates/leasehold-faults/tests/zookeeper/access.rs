@@ -50,7 +50,7 @@ async fn readers_may_look_if_they_are_let() {
     let (locks, _) = client(&url).await;
     let _lease = locks.lock("job").ttl(TTL).acquire().await.unwrap();
     let (others, _) = client(&server.url("/shown?session=3s")).await;
-    assert!(others.inspect("job").await.unwrap().lease.is_some());
+    assert!(others.inspect("job").await.unwrap().lease().is_some());
     let error = others.force_release("job", "not mine").await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Unusable, "{error}");
 }

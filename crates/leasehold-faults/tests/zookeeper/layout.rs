@@ -36,7 +36,7 @@ async fn foreign_nodes_count_in_their_own_layout_and_refuse_the_other() {
         let foreign = stand_in_line(&raw, &format!("/mixed/job/{prefix}")).await;
         assert!(same.lock("job").ttl(TTL).try_acquire().await.unwrap().is_none());
         let info = same.inspect("job").await.unwrap();
-        assert!(info.lease.is_some_and(|lease| lease.held_by.holder.is_none()));
+        assert!(info.lease().is_some_and(|lease| lease.held_by.holder.is_none()));
         for patience in [None, Some(Duration::from_secs(60))] {
             let lock = other.lock("job").ttl(TTL);
             let error = match patience {

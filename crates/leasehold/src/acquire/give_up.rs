@@ -27,7 +27,7 @@ impl Attempt<'_> {
     pub(super) async fn give_up(&mut self) -> Result<Option<HeldBy>> {
         let context = self.context;
         let undoing = undo_once(context, &self.claim, self.trace);
-        let looking = context.backend.clone().inspect(self.claim.name.clone());
+        let looking = context.backend.clone().inspect(self.claim.lock());
         // Both at once: a silent store is not waited for twice.
         let (undone, looked) = tokio::join!(
             context.ask_within(context.last_look(), undoing),
@@ -37,7 +37,7 @@ impl Attempt<'_> {
         if undone.is_ok() {
             self.trace = Trace::None;
         }
-        match looked.map(|info| info?.lease) {
+        match looked.map(|info| info?.leases.pop()) {
             Ok(Some(lease)) if lease.owner != Some(self.claim.owner) => Ok(Some(lease.held_by)),
             // Between two holders, or behind tasks of this client that had no turn yet.
             Ok(_) => Ok(self.waits_for.take().flatten()),

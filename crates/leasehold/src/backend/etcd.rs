@@ -100,7 +100,6 @@ impl EtcdStore {
         let store = Arc::new(Self {
             clock,
             guarantees: Guarantees {
-                store: STORE,
                 consistency: Consistency::Linearizable,
                 scope: Scope::Network,
                 ends_with: EndsWith::Session,
@@ -111,7 +110,7 @@ impl EtcdStore {
                     "a restore from an older snapshot",
                     "a leader that was paused, before 3.4.31 and 3.5.13 (etcd#15247)",
                 ],
-                extra_drift: Duration::ZERO,
+                ..Guarantees::of(STORE)
             },
             layout: Layout::below(&address.prefix),
             watcher: Watcher::new(endpoints.clone()),

@@ -3,24 +3,24 @@
 //! the same grant-on-release queue that the stores with a server have.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 
 use super::kit::hints::Hints;
 use super::{
-    Backend, Claim, Finding, Hint, Hold, Limits, LockInfo, Release, Renewal, Reply, Severity, Turn,
-    Verdict,
+    Backend, Changes, Claim, Finding, Force, ForceRelease, Grant, Hint, Hold, Limits, LockId,
+    LockInfo, LockKind, Record, Release, Renewal, Reply, Turn, Verdict, Version, Watched, Written,
 };
-use crate::backend::Grant;
 use crate::clock::Clock;
+use crate::error::{Error, Result};
 use crate::guarantees::{Consistency, Guarantees, Scope};
-use crate::loss::Forced;
-use crate::name::Name;
-use crate::token::Token;
 
-use state::{Place, State};
+use lock::Place;
+use state::State;
 
+mod lock;
+mod records;
 mod registry;
 mod state;
 mod table;
@@ -48,6 +48,8 @@ impl MemoryStore {
             scope: Scope::Process,
             tokens: "a counter in memory, lifted to the wall clock in µs",
             fair: true,
+            kinds: &[LockKind::Exclusive, LockKind::ReadWrite, LockKind::Semaphore],
+            state: true,
             may_lose: &["the end of the process ends the store with all its locks"],
             ..Guarantees::of("memory")
         };
@@ -90,13 +92,23 @@ impl Backend for MemoryStore {
 
     fn limits(&self) -> Limits {
         // A batch saves nothing here, and bounds how long the mutex is held.
-        Limits::new(256, usize::MAX)
+        Limits::new(256, usize::MAX).together(256)
     }
 
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
-        self.answer(|state, store| {
-            let now = store.clock.now();
-            claims.into_iter().map(|claim| state.acquire(claim, now, &store.clock)).collect()
+        Box::pin(async move {
+            check(&claims)?;
+            let (now, clock) = (self.clock.now(), &self.clock);
+            let claims = claims.into_iter();
+            Ok(self.step(|state| claims.map(|claim| state.acquire(claim, now, clock)).collect()))
+        })
+    }
+
+    fn acquire_all(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
+        Box::pin(async move {
+            check(&claims)?;
+            let now = self.clock.now();
+            Ok(self.step(|state| state.acquire_all(claims, now, &self.clock)))
         })
     }
 
@@ -127,7 +139,7 @@ impl Backend for MemoryStore {
     fn settle(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Option<Grant>>> {
         self.answer(move |state, store| {
             let now = store.clock.now();
-            claims.iter().map(|claim| state.settle(claim, now)).collect()
+            claims.iter().map(|claim| state.settle(claim, now, &store.clock)).collect()
         })
     }
 
@@ -145,29 +157,27 @@ impl Backend for MemoryStore {
         })
     }
 
-    fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
-        self.answer(move |state, store| state.inspect(&name, store.clock.now()))
+    fn inspect(self: Arc<Self>, lock: LockId) -> Reply<Option<LockInfo>> {
+        self.answer(move |state, store| state.inspect(&lock, store.clock.now()))
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
         self.answer(move |state, store| state.list(&prefix, store.clock.now()))
     }
 
-    fn force_release(self: Arc<Self>, name: Name, forced: Forced) -> Reply<Option<Token>> {
+    fn force_release(self: Arc<Self>, lock: LockId, force: Force) -> Reply<ForceRelease> {
         Box::pin(async move {
             let now = self.clock.now();
-            let ended = self.step(|state| state.force_release(&name, forced, now, &self.clock));
-            Ok(ended.map(|(owner, token)| {
-                self.hints.announce(Hint::Lease(owner));
-                token
-            }))
+            let (done, owners) =
+                self.step(|state| state.force_release(&lock, force, now, &self.clock));
+            owners.into_iter().for_each(|owner| self.hints.announce(Hint::Lease(owner)));
+            Ok(done)
         })
     }
 
     fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
         self.answer(|_, _| {
-            vec![Finding::new(
-                Severity::Warning,
+            vec![Finding::warning(
                 "locks live in the memory of this process",
                 "other processes see none of them; use sqlite: for the processes of one machine",
             )]
@@ -176,6 +186,59 @@ impl Backend for MemoryStore {
 
     fn hint(self: Arc<Self>) -> Reply<Hint> {
         Box::pin(async move { Ok(self.hints.next().await) })
+    }
+
+    fn state(self: Arc<Self>) -> Option<Arc<dyn super::State>> {
+        Some(self)
+    }
+}
+
+impl super::State for MemoryStore {
+    fn read(self: Arc<Self>, lock: LockId) -> Reply<Option<Record>> {
+        self.answer(move |state, store| state.records.get(&lock, store.clock.now()).cloned())
+    }
+
+    fn write(
+        self: Arc<Self>,
+        hold: Hold,
+        expected: Option<Version>,
+        value: Arc<[u8]>,
+        keep: Option<Duration>,
+    ) -> Reply<Written> {
+        Box::pin(async move {
+            if !hold.mode.is_alone() {
+                return Err(Error::invalid("a lease that shares its lock cannot write its record"));
+            }
+            let (most, len) = (<dyn super::State>::LONGEST, value.len());
+            if len > most {
+                let message = format!("a record has at most {most} bytes, this one {len}");
+                return Err(Error::invalid(message));
+            }
+            let now = self.clock.now();
+            let wall = self.clock.wall();
+            Ok(self.step(|state| state.write(&hold, expected, value, keep, now, wall)))
+        })
+    }
+
+    fn now(self: Arc<Self>) -> Reply<Option<SystemTime>> {
+        self.answer(|_, store| Some(store.clock.wall()))
+    }
+
+    fn watch(self: Arc<Self>, what: Watched) -> Box<dyn Changes> {
+        Box::new(self.step(|state| state.records.watch(what)))
+    }
+}
+
+/// Refuses what no semaphore could grant.
+fn check(claims: &[Claim]) -> Result<()> {
+    let fits = |claim: &&Claim| (1..=claim.mode.capacity()).contains(&claim.mode.weight());
+    match claims.iter().find(|claim| !fits(claim)) {
+        None => Ok(()),
+        Some(claim) => {
+            let (weight, capacity) = (claim.mode.weight(), claim.mode.capacity());
+            let message = format!("{weight} of {capacity} permits cannot be granted");
+            Err(Error::invalid(message))
+        }
     }
 }
 
@@ -187,6 +250,7 @@ mod tests {
 
     use super::*;
     use crate::holder::Holder;
+    use crate::name::Name;
 
     struct Looks(Arc<MemoryStore>, AtomicBool);
 

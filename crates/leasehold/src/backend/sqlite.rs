@@ -9,7 +9,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
@@ -44,7 +43,6 @@ mod tests;
 mod wait;
 
 const GUARANTEES: Guarantees = Guarantees {
-    store: "sqlite",
     consistency: Consistency::Linearizable,
     scope: Scope::Machine,
     ends_with: EndsWith::Ttl,
@@ -52,7 +50,7 @@ const GUARANTEES: Guarantees = Guarantees {
     fair: true,
     survives_restart: true,
     may_lose: &["the database file is removed or replaced while processes use it"],
-    extra_drift: Duration::ZERO,
+    ..Guarantees::of("sqlite")
 };
 
 /// The embedded store. See the [module](self).

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::acquire::Granted;
-use crate::backend::{Hold, Proof};
+use crate::backend::{Hold, Mode, Proof};
 use crate::clock::Moment;
 use crate::context::{Context, Subject};
 use crate::error::Error;
@@ -153,7 +153,9 @@ impl LeaseCore {
     }
 
     pub(crate) fn hold(&self) -> Hold {
-        Hold { name: self.name.clone(), owner: self.owner, token: self.token, ttl: self.ttl() }
+        let (name, owner, token, ttl) = (self.name.clone(), self.owner, self.token, self.ttl());
+        // `Lock` makes no other claims.
+        Hold { name, owner, token, ttl, mode: Mode::Exclusive }
     }
 
     /// The last moment the holder may act.

@@ -13,8 +13,8 @@ use tokio::task;
 
 use super::{Batcher, batchers};
 use crate::backend::{
-    Backend, Claim, Finding, Grant, Hold, Limits, LockInfo, Proof, Release, Renewal, Reply, Turn,
-    Verdict,
+    Backend, Claim, Finding, Force, ForceRelease, Grant, Hold, Limits, LockId, LockInfo, Proof,
+    Release, Renewal, Reply, Turn, Verdict,
 };
 use crate::callers::{Callers, seeds};
 use crate::clock::{Clock, ManualClock, Moment};
@@ -22,7 +22,6 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::guarantees::Guarantees;
 use crate::holder::Holder;
-use crate::loss::Forced;
 use crate::name::Name;
 use crate::token::Token;
 
@@ -159,7 +158,7 @@ impl Backend for Scripted {
         Box::pin(pending())
     }
 
-    fn inspect(self: Arc<Self>, _: Name) -> Reply<Option<LockInfo>> {
+    fn inspect(self: Arc<Self>, _: LockId) -> Reply<Option<LockInfo>> {
         Box::pin(pending())
     }
 
@@ -167,7 +166,7 @@ impl Backend for Scripted {
         Box::pin(pending())
     }
 
-    fn force_release(self: Arc<Self>, _: Name, _: Forced) -> Reply<Option<Token>> {
+    fn force_release(self: Arc<Self>, _: LockId, _: Force) -> Reply<ForceRelease> {
         Box::pin(pending())
     }
 

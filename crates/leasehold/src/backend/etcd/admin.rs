@@ -137,7 +137,7 @@ fn described(name: Name, claims: &[KeyValue], remaining: &HashMap<i64, Duration>
             remaining.get(&first.lease()).copied(),
         )
     });
-    LockInfo { lease, waiters: claims.len().saturating_sub(1), ..LockInfo::free(name) }
+    LockInfo { waiters: claims.len().saturating_sub(1), ..LockInfo::free(name).held(lease) }
 }
 
 /// The first key after all that begin with this; etcd's mark for "to the end" if none is.

@@ -173,6 +173,7 @@ fn look_at(until: Moment, now: Moment) -> Moment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Mode;
 
     struct Place {
         name: Name,
@@ -247,6 +248,7 @@ mod tests {
             owner,
             token: Token::new(token),
             ttl: Duration::from_secs(3),
+            mode: Mode::Exclusive,
         };
         assert!(ledger.find(&hold("job", 7)).is_some());
         assert!(ledger.find(&hold("job", 8)).is_none() && ledger.find(&hold("other", 7)).is_none());

@@ -10,29 +10,31 @@
 //!
 //! They take the store as an `Arc`, then what the trait's method takes. Their errors get store,
 //! operation and lock here.
+//!
+//! What a store does not have is refused here: locks that are shared, and force-releases of
+//! one lease among several.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use crate::backend::{Claim, Hold, Reply};
-use crate::error::{Operation, Result};
+use crate::backend::{Claim, Force, ForceRelease, Hold, LockId, LockKind, Reply};
+use crate::error::{Error, ErrorKind, Operation, Result};
+use crate::loss::Forced;
 use crate::name::Name;
+use crate::token::Token;
 
 /// Implements [`Backend`](crate::backend::Backend) by the functions in a store's files.
 macro_rules! verbs {
     ($store:ty, $name:expr, |$this:ident| $guarantees:expr, $limits:expr) => {
         const _: () = {
             use std::sync::Arc;
-            use $crate::backend::kit::verbs::{About, reply};
+            use $crate::backend::kit::verbs::{About, exclusive, force_release, reply};
             use $crate::backend::{
-                Backend, Claim, Finding, Grant, Hint, Hold, Limits, LockInfo, Release, Renewal,
-                Reply, Turn, Verdict,
+                Backend, Claim, Finding, Force, ForceRelease, Grant, Hint, Hold, Limits, LockId,
+                LockInfo, Release, Renewal, Reply, Turn, Verdict,
             };
             use $crate::error::Operation;
             use $crate::guarantees::Guarantees;
-            use $crate::loss::Forced;
-            use $crate::name::Name;
-            use $crate::token::Token;
 
             impl Backend for $store {
                 fn guarantees(&self) -> &Guarantees {
@@ -46,6 +48,16 @@ macro_rules! verbs {
 
                 fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
                     let lock = claims.about();
+                    if let Err(refused) =
+                        claims.iter().try_for_each(|claim| exclusive(claim.mode.kind()))
+                    {
+                        return reply(
+                            $name,
+                            Operation::Acquire,
+                            lock,
+                            std::future::ready(Err(refused)),
+                        );
+                    }
                     reply($name, Operation::Acquire, lock, acquire::acquire(self, claims))
                 }
 
@@ -74,9 +86,17 @@ macro_rules! verbs {
                     reply($name, Operation::Release, lock, hold::release(self, holds))
                 }
 
-                fn inspect(self: Arc<Self>, name: Name) -> Reply<Option<LockInfo>> {
-                    let lock = Some(name.clone());
-                    reply($name, Operation::Inspect, lock, admin::inspect(self, name))
+                fn inspect(self: Arc<Self>, lock: LockId) -> Reply<Option<LockInfo>> {
+                    let name = Some(lock.name.clone());
+                    if let Err(refused) = exclusive(lock.kind) {
+                        return reply(
+                            $name,
+                            Operation::Inspect,
+                            name,
+                            std::future::ready(Err(refused)),
+                        );
+                    }
+                    reply($name, Operation::Inspect, name, admin::inspect(self, lock.name))
                 }
 
                 fn list(self: Arc<Self>, prefix: String) -> Reply<Vec<LockInfo>> {
@@ -85,12 +105,14 @@ macro_rules! verbs {
 
                 fn force_release(
                     self: Arc<Self>,
-                    name: Name,
-                    forced: Forced,
-                ) -> Reply<Option<Token>> {
-                    let lock = Some(name.clone());
-                    let releasing = admin::force_release(self, name, forced);
-                    reply($name, Operation::ForceRelease, lock, releasing)
+                    lock: LockId,
+                    force: Force,
+                ) -> Reply<ForceRelease> {
+                    let name = Some(lock.name.clone());
+                    let releasing = force_release(lock, force, |name, forced| {
+                        admin::force_release(self, name, forced)
+                    });
+                    reply($name, Operation::ForceRelease, name, releasing)
                 }
 
                 fn examine(self: Arc<Self>) -> Reply<Vec<Finding>> {
@@ -106,6 +128,37 @@ macro_rules! verbs {
 }
 
 pub(in crate::backend) use verbs;
+
+/// Refuses a lock that is not exclusive.
+pub(in crate::backend) fn exclusive(kind: LockKind) -> Result<()> {
+    match kind {
+        LockKind::Exclusive => Ok(()),
+        shared => {
+            let message =
+                format!("this store has no {shared} locks; its guarantees name those it has");
+            Err(Error::new(ErrorKind::Refused, message))
+        }
+    }
+}
+
+/// Ends the one lease of an exclusive lock.
+pub(in crate::backend) async fn force_release<F>(
+    lock: LockId,
+    force: Force,
+    release: impl FnOnce(Name, Forced) -> F,
+) -> Result<ForceRelease>
+where
+    F: Future<Output = Result<Option<Token>>>,
+{
+    exclusive(lock.kind)?;
+    if force.owner.is_some() || force.expected.is_some() {
+        let message = "this store cannot end the lease of one owner or token: inspect the lock, \
+                       and release it whoever holds it";
+        return Err(Error::new(ErrorKind::Refused, message));
+    }
+    let ended = release(lock.name, force.forced).await?;
+    Ok(ended.map_or(ForceRelease::NobodyHeld, |token| ForceRelease::Ended(vec![token])))
+}
 
 /// The lock that a request is about, if it is about one.
 pub(in crate::backend) trait About {
@@ -196,6 +249,8 @@ mod tests {
         use super::{Arc, Broken, broken};
         use crate::backend::*;
         use crate::loss::Forced;
+        use crate::name::Name;
+        use crate::token::Token;
 
         pub(super) async fn inspect(_: Arc<Broken>, _: Name) -> crate::Result<Option<LockInfo>> {
             broken()
@@ -232,7 +287,7 @@ mod tests {
         assert_eq!(about(error), (place, Some(Operation::Acquire), None), "which one?");
         let error = store.clone().wait(claim).await.unwrap_err();
         assert_eq!(about(error), (place, Some(Operation::Wait), Some(name.clone())));
-        let error = store.clone().inspect(name.clone()).await.unwrap_err();
+        let error = store.clone().inspect(name.clone().into()).await.unwrap_err();
         assert_eq!(about(error), (place, Some(Operation::Inspect), Some(name)));
         let error = store.examine().await.unwrap_err();
         assert_eq!(about(error), (place, Some(Operation::Examine), None));

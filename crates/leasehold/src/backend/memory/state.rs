@@ -1,264 +1,187 @@
 //! What the in-memory store knows, and every step it can take. All of it runs
 //! under one mutex, so a step is atomic.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
 
-use super::PATIENCE_WITH_WAITERS;
+use super::lock::{Lease, Lock, Meets, Place, Step, Tokens};
+use super::records::Records;
 use super::table::Table;
+use crate::backend::kit::tombstone::Tombstones;
 use crate::backend::{
-    Claim, ForcedInfo, Grant, Hold, LeaseInfo, LockInfo, Proof, Release, Renewal, Verdict,
+    Claim, Force, ForceRelease, ForcedInfo, Grant, Hold, LockId, LockInfo, LockKind, Record,
+    Release, Renewal, Verdict, Version, Written,
 };
 use crate::clock::{Clock, Moment};
-use crate::holder::{HeldBy, Holder};
-use crate::loss::{Forced, LossReason};
-use crate::name::Name;
+use crate::loss::LossReason;
 use crate::owner::Owner;
 use crate::token::Token;
 
+/// How many force-releases are remembered: enough for a store that dies with its process.
+const FORCED: usize = 1024;
+
 #[derive(Debug, Default)]
 pub(super) struct State {
-    locks: Table<Record>,
+    locks: [Table<Lock>; 3],
     tokens: Tokens,
-    bells: Bells,
-    /// Owners whose late requests must not take effect, and until when.
-    barred: HashMap<Owner, Moment>,
+    bells: Vec<Arc<Notify>>,
+    tombstones: Tombstones,
     /// Force-releases, by the lease they ended.
-    forced: HashMap<(Name, Token), ForcedInfo>,
+    forced: HashMap<(LockId, Token), ForcedInfo>,
+    pub(super) records: Records,
     swept_at: usize,
 }
 
-#[derive(Debug, Default)]
-struct Record {
-    lease: Option<Lease>,
-    /// Boxed by need: few of a million locks have waiters.
-    #[expect(clippy::box_collection, reason = "it is the size that counts")]
-    queue: Option<Box<VecDeque<Waiter>>>,
-}
-
-#[derive(Debug)]
-struct Lease {
-    owner: Owner,
-    token: Token,
-    proved: Moment,
-    expires: Moment,
-    /// Microseconds since 1970.
-    since: u64,
-    holder: Arc<Holder>,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    claim: Claim,
-    bell: Arc<Notify>,
-    keeps_place_until: Moment,
-}
-
-/// Those to be rung for once the mutex is free: a waker may look at the store.
-pub(super) type Bells = Vec<Arc<Notify>>;
-
-/// Where a queued claim stands.
-pub(super) enum Place {
-    Granted(Grant),
-    Waiting { bell: Arc<Notify>, free_at: Moment },
-    Gone,
-}
-
-impl Lease {
-    fn proof(&self) -> Proof {
-        Proof { at: self.proved, valid_for: self.proved.until(self.expires) }
-    }
-
-    fn grant(&self) -> Grant {
-        Grant { token: self.token, proof: self.proof() }
-    }
-
-    fn held_by(&self) -> HeldBy {
-        let since = UNIX_EPOCH + Duration::from_micros(self.since);
-        HeldBy::new(Some((*self.holder).clone()), Some(since))
-    }
-}
-
-impl Record {
-    fn queue(&self) -> impl Iterator<Item = &Waiter> {
-        self.queue.iter().flat_map(|queue| queue.iter())
-    }
-
-    /// Those who keep their place.
-    fn waiters(&self, now: Moment) -> impl Iterator<Item = &Waiter> {
-        self.queue().filter(move |waiter| waiter.keeps_place_until > now)
-    }
-
-    fn dequeue(&mut self, owner: Owner) {
-        if let Some(queue) = &mut self.queue {
-            queue.retain(|waiter| waiter.claim.owner != owner);
-        }
-    }
-
-    fn waiter(&mut self, owner: Owner) -> Option<&mut Waiter> {
-        self.queue.as_mut()?.iter_mut().find(|waiter| waiter.claim.owner == owner)
-    }
-
-    fn lease_of(&self, owner: Owner) -> Option<&Lease> {
-        self.lease.as_ref().filter(|lease| lease.owner == owner)
-    }
-
-    /// Ends the lease if its time is over.
-    fn expire(&mut self, now: Moment) {
-        self.lease.take_if(|lease| lease.expires <= now);
-    }
-
-    /// Grants a free lock to its first live waiter.
-    fn serve(&mut self, tokens: &mut Tokens, bells: &mut Bells, now: Moment, clock: &Clock) {
-        while self.lease.is_none()
-            && let Some(waiter) = self.queue.as_mut().and_then(|queue| queue.pop_front())
-        {
-            if waiter.keeps_place_until > now {
-                let term = waiter.claim.ttl.min(PATIENCE_WITH_WAITERS);
-                self.grant(&waiter.claim, term, tokens, now, clock);
-            }
-            // Those who lost their place are told as well: they ask again.
-            bells.push(waiter.bell);
-        }
-    }
-
-    fn grant(
-        &mut self,
-        claim: &Claim,
-        term: Duration,
-        tokens: &mut Tokens,
-        now: Moment,
-        clock: &Clock,
-    ) -> Option<Grant> {
-        let since = clock.wall_micros();
-        let token = tokens.next(since)?;
-        let (owner, holder) = (claim.owner, claim.holder.clone());
-        let lease = Lease { owner, token, proved: now, expires: now + term, since, holder };
-        Some(self.lease.insert(lease).grant())
-    }
-
-    /// Whether it says nothing that a missing record would not.
-    fn is_idle(&self) -> bool {
-        self.lease.is_none() && self.queue().next().is_none()
-    }
-}
-
-/// Every token of the store, of whatever lock, is above the last: so the records of
-/// locks that nobody holds need not be kept.
-#[derive(Debug, Default)]
-struct Tokens {
-    last: u64,
-}
-
-impl Tokens {
-    fn next(&mut self, wall_micros: u64) -> Option<Token> {
-        let token = Token::after(Token::new(self.last), wall_micros)?;
-        self.last = token.get();
-        Some(token)
-    }
+/// The locks of this kind, and what else a step needs.
+macro_rules! step {
+    ($state:ident, $kind:expr, $now:expr, $clock:expr) => {{
+        let State { locks, tokens, bells, .. } = $state;
+        (&mut locks[$kind as usize], Step { now: $now, clock: $clock, tokens, bells })
+    }};
 }
 
 impl State {
     /// The bells that were not rung yet.
-    pub(super) fn take_bells(&mut self) -> Bells {
+    pub(super) fn take_bells(&mut self) -> Vec<Arc<Notify>> {
         std::mem::take(&mut self.bells)
     }
 
     pub(super) fn acquire(&mut self, claim: Claim, now: Moment, clock: &Clock) -> Verdict {
         self.sweep(now);
-        if self.barred.get(&claim.owner).is_some_and(|until| *until > now) {
+        if self.tombstones.has(claim.owner, now) {
             return Verdict::Held(None);
         }
-        let record = self.locks.get_or_default(&claim.name);
-        record.expire(now);
-        record.serve(&mut self.tokens, &mut self.bells, now, clock);
-        let Some(lease) = &record.lease else {
-            let granted = record.grant(&claim, claim.ttl, &mut self.tokens, now, clock);
-            return granted.map_or(Verdict::Held(None), Verdict::Granted);
-        };
-        if lease.owner == claim.owner {
-            return Verdict::Granted(lease.grant());
+        let (locks, mut step) = step!(self, claim.mode.kind(), now, clock);
+        let lock = locks.get_or_default(&claim.name);
+        match lock.meets(&claim, &mut step) {
+            Meets::Ours(grant) => Verdict::Granted(grant),
+            Meets::Free => {
+                let granted = lock.grant(&claim, claim.ttl, &mut step);
+                granted.map_or(Verdict::Held(None), Verdict::Granted)
+            }
+            Meets::OtherCapacity(present) => Verdict::OtherCapacity(present),
+            Meets::Busy(by) if !claim.queue => Verdict::Held(by),
+            Meets::Busy(by) => {
+                lock.enqueue(claim, now);
+                Verdict::Queued(by)
+            }
         }
-        let held_by = Some(lease.held_by());
-        if !claim.queue {
-            return Verdict::Held(held_by);
+    }
+
+    /// All of them or none.
+    pub(super) fn acquire_all(
+        &mut self,
+        claims: Vec<Claim>,
+        now: Moment,
+        clock: &Clock,
+    ) -> Vec<Verdict> {
+        let met = claims.iter().map(|claim| {
+            if self.tombstones.has(claim.owner, now) {
+                return Meets::Busy(None);
+            }
+            let (locks, mut step) = step!(self, claim.mode.kind(), now, clock);
+            locks.get_or_default(&claim.name).meets(claim, &mut step)
+        });
+        let met: Vec<_> = met.collect();
+        if met.iter().all(|met| matches!(met, Meets::Ours(_) | Meets::Free)) {
+            return claims.into_iter().map(|claim| self.acquire(claim, now, clock)).collect();
         }
-        if record.waiter(claim.owner).is_none() {
-            let keeps_place_until = now + PATIENCE_WITH_WAITERS;
-            let bell = Arc::new(Notify::new());
-            let queue = record.queue.get_or_insert_default();
-            queue.push_back(Waiter { claim, bell, keeps_place_until });
-        }
-        Verdict::Queued(held_by)
+        let verdicts = met.into_iter().map(|met| match met {
+            Meets::Ours(grant) => Verdict::Granted(grant),
+            Meets::Free => Verdict::Withheld,
+            Meets::Busy(by) => Verdict::Held(by),
+            Meets::OtherCapacity(present) => Verdict::OtherCapacity(present),
+        });
+        verdicts.collect()
     }
 
     /// Where the claim stands; shows that it still waits.
     pub(super) fn look(&mut self, claim: &Claim, now: Moment, clock: &Clock) -> Place {
-        let Some(record) = self.locks.get_mut(&claim.name) else { return Place::Gone };
-        // Before others are judged by it: we are here.
-        if let Some(waiter) = record.waiter(claim.owner) {
-            waiter.keeps_place_until = now + PATIENCE_WITH_WAITERS;
-        }
-        record.expire(now);
-        record.serve(&mut self.tokens, &mut self.bells, now, clock);
-        if let Some(lease) = record.lease_of(claim.owner) {
-            return Place::Granted(lease.grant());
-        }
-        let free_at = record.lease.as_ref().map_or(now, |lease| lease.expires);
-        match record.waiter(claim.owner) {
-            Some(waiter) => Place::Waiting { bell: waiter.bell.clone(), free_at },
-            None => Place::Gone,
-        }
+        let (locks, mut step) = step!(self, claim.mode.kind(), now, clock);
+        let lock = locks.get_mut(&claim.name);
+        lock.map_or(Place::Gone, |lock| lock.place(claim, &mut step))
     }
 
     pub(super) fn leave(&mut self, claim: &Claim, now: Moment, clock: &Clock) {
-        let Some(record) = self.locks.get_mut(&claim.name) else { return };
-        record.dequeue(claim.owner);
-        if let Some(token) = record.lease_of(claim.owner).map(|lease| lease.token) {
-            self.release(claim.hold(token), now, clock);
-        }
+        let (locks, mut step) = step!(self, claim.mode.kind(), now, clock);
+        locks.change(claim.name.clone(), Lock::is_idle, |lock| {
+            lock.dequeue(claim.owner);
+            lock.take(|lease| lease.owner == claim.owner);
+            lock.serve(&mut step);
+        });
     }
 
-    pub(super) fn settle(&mut self, claim: &Claim, now: Moment) -> Option<Grant> {
-        if let Some(record) = self.locks.get_mut(&claim.name) {
-            record.expire(now);
-            if let Some(lease) = record.lease_of(claim.owner) {
+    pub(super) fn settle(&mut self, claim: &Claim, now: Moment, clock: &Clock) -> Option<Grant> {
+        let (locks, mut step) = step!(self, claim.mode.kind(), now, clock);
+        if let Some(lock) = locks.get_mut(&claim.name) {
+            if let Some(lease) = lock.lease_of(claim.owner).filter(|lease| lease.expires > now) {
                 return Some(lease.grant());
             }
-            record.dequeue(claim.owner);
+            lock.dequeue(claim.owner);
+            lock.serve(&mut step);
         }
-        self.barred.insert(claim.owner, now + claim.ttl.max(Duration::from_secs(60)));
+        self.tombstones.add(claim.owner, claim.ttl, now);
         None
     }
 
+    /// The lease of a hold that is live, or why there is none.
+    pub(super) fn live(&mut self, hold: &Hold, now: Moment) -> Result<&mut Lease, LossReason> {
+        let mut lock = self.locks[hold.mode.kind() as usize].get_mut(&hold.name);
+        let others = |lock: &mut &mut Lock| lock.leases().any(|lease| lease.owner != hold.owner);
+        let is_taken = hold.mode.is_alone() && lock.as_mut().is_some_and(others);
+        match lock.and_then(|lock| lock.lease_of(hold.owner)) {
+            Some(lease) if lease.expires > now => Ok(lease),
+            _ => Err(match self.forced.get(&(hold.lock(), hold.token)) {
+                Some(record) => LossReason::Forced(record.forced.clone()),
+                None if is_taken => LossReason::Taken,
+                None => LossReason::Expired,
+            }),
+        }
+    }
+
     pub(super) fn renew(&mut self, hold: &Hold, now: Moment) -> Renewal {
-        let lease = self.locks.get_mut(&hold.name).and_then(|record| record.lease.as_mut());
-        match lease {
-            Some(lease) if lease.owner == hold.owner && lease.expires > now => {
+        match self.live(hold, now) {
+            Ok(lease) => {
                 lease.proved = now;
                 lease.expires = now + hold.ttl;
                 Renewal::Renewed(lease.proof())
             }
-            other => {
-                let taken = other.is_some_and(|lease| lease.owner != hold.owner);
-                let forced = self.forced.get(&(hold.name.clone(), hold.token));
-                Renewal::NotYours(match forced {
-                    Some(record) => LossReason::Forced(record.forced.clone()),
-                    None if taken => LossReason::Taken,
-                    None => LossReason::Expired,
-                })
-            }
+            Err(reason) => Renewal::NotYours(reason),
         }
     }
 
+    /// Writes the record of a lock, if the lease is live and nobody wrote it meanwhile.
+    pub(super) fn write(
+        &mut self,
+        hold: &Hold,
+        expected: Option<Version>,
+        value: Arc<[u8]>,
+        keep: Option<Duration>,
+        now: Moment,
+        written: SystemTime,
+    ) -> Written {
+        if let Err(reason) = self.live(hold, now) {
+            return Written::NotYours(reason);
+        }
+        let lock = hold.lock();
+        let present = self.records.get(&lock, now);
+        if present.map(|record| record.version) != expected {
+            return Written::Changed(present.cloned());
+        }
+        let version = self.records.next_version();
+        let record = Record::new(value, version, hold.token, written);
+        self.bells.extend(self.records.put(lock, record, keep, now));
+        Written::At(version)
+    }
+
     pub(super) fn release(&mut self, hold: Hold, now: Moment, clock: &Clock) -> Release {
-        let (tokens, bells) = (&mut self.tokens, &mut self.bells);
-        let released = self.locks.change(hold.name, Record::is_idle, |record| {
-            let lease = record.lease.take_if(|lease| lease.owner == hold.owner)?;
-            record.serve(tokens, bells, now, clock);
+        let (locks, mut step) = step!(self, hold.mode.kind(), now, clock);
+        let released = locks.change(hold.name, Lock::is_idle, |lock| {
+            let lease = lock.take(|lease| lease.owner == hold.owner)?;
+            lock.serve(&mut step);
             Some(lease.expires > now)
         });
         match released.flatten() {
@@ -267,72 +190,87 @@ impl State {
         }
     }
 
+    /// Ends leases, and tells whose they were.
     pub(super) fn force_release(
         &mut self,
-        name: &Name,
-        forced: Forced,
+        id: &LockId,
+        force: Force,
         now: Moment,
         clock: &Clock,
-    ) -> Option<(Owner, Token)> {
-        let record = self.locks.get_mut(name)?;
-        record.expire(now);
-        let lease = record.lease.take()?;
-        record.serve(&mut self.tokens, &mut self.bells, now, clock);
-        let ended = ForcedInfo::new(forced, clock.wall(), lease.token);
-        self.forced.insert((name.clone(), lease.token), ended);
-        Some((lease.owner, lease.token))
+    ) -> (ForceRelease, Vec<Owner>) {
+        let (locks, mut step) = step!(self, id.kind, now, clock);
+        let Some(lock) = locks.get_mut(&id.name) else {
+            return (ForceRelease::NobodyHeld, Vec::new());
+        };
+        lock.serve(&mut step);
+        let is_meant = |lease: &Lease| force.is_about(lease.owner, lease.token);
+        let ended: Vec<_> = std::iter::from_fn(|| lock.take(is_meant)).collect();
+        if ended.is_empty() {
+            let others: Vec<_> = lock.infos(now).collect();
+            let nobody = others.is_empty();
+            let left = if nobody { ForceRelease::NobodyHeld } else { ForceRelease::Others(others) };
+            return (left, Vec::new());
+        }
+        lock.serve(&mut step);
+        for lease in &ended {
+            let record = ForcedInfo::new(force.forced.clone(), clock.wall(), lease.token);
+            self.forced.insert((id.clone(), lease.token), record);
+        }
+        let owners = ended.iter().map(|lease| lease.owner).collect();
+        (ForceRelease::Ended(ended.into_iter().map(|lease| lease.token).collect()), owners)
     }
 
-    pub(super) fn inspect(&self, name: &Name, now: Moment) -> Option<LockInfo> {
-        let forced = self.forced.iter().filter(|((lock, _), _)| lock == name);
+    pub(super) fn inspect(&self, id: &LockId, now: Moment) -> Option<LockInfo> {
+        let forced = self.forced.iter().filter(|((lock, _), _)| lock == id);
         let forced = forced.max_by_key(|((_, token), _)| *token).map(|(_, record)| record.clone());
-        let record = self.locks.get(name);
-        if record.is_none() && forced.is_none() {
+        let lock = self.locks[id.kind as usize].get(&id.name);
+        if lock.is_none() && forced.is_none() {
             return None;
         }
-        let mut info = LockInfo::free(name.clone());
-        info.forced = forced;
-        if let Some(record) = record {
-            info.waiters = record.waiters(now).count();
-            info.lease = record.lease.as_ref().filter(|lease| lease.expires > now).map(|lease| {
-                let remaining = now.until(lease.expires);
-                LeaseInfo::new(
-                    Some(lease.owner),
-                    Some(lease.token),
-                    lease.held_by(),
-                    Some(remaining),
-                )
-            });
+        let mut info = LockInfo { forced, ..LockInfo::free(id.clone()) };
+        if let Some(lock) = lock {
+            info.waiters = lock.waiters(now);
+            info.leases = lock.infos(now).collect();
+            info.capacity = (id.kind != LockKind::Exclusive).then(|| lock.capacity());
         }
         Some(info)
     }
 
     pub(super) fn list(&self, prefix: &str, now: Moment) -> Vec<LockInfo> {
-        let mut names: Vec<_> =
-            self.locks.names().filter(|name| name.as_str().starts_with(prefix)).collect();
-        names.sort();
-        let infos = names.into_iter().filter_map(|name| self.inspect(name, now));
-        infos.filter(|info| info.lease.is_some() || info.waiters > 0).collect()
+        let kinds = [LockKind::Exclusive, LockKind::ReadWrite, LockKind::Semaphore];
+        let locks = kinds.into_iter().flat_map(|kind| {
+            let names = self.locks[kind as usize].names();
+            let names = names.filter(|name| name.as_str().starts_with(prefix));
+            names.map(move |name| LockId::new(kind, name.clone()))
+        });
+        let infos = locks.filter_map(|lock| self.inspect(&lock, now));
+        let in_use = |info: &LockInfo| !info.leases.is_empty() || info.waiters > 0;
+        let mut infos: Vec<_> = infos.filter(in_use).collect();
+        infos.sort_by(|one, other| (&one.name, one.kind).cmp(&(&other.name, other.kind)));
+        infos
+    }
+
+    fn size(&self) -> usize {
+        let locks: usize = self.locks.iter().map(Table::len).sum();
+        locks + self.tombstones.len() + self.forced.len() + self.records.len()
     }
 
     /// Forgets what has lapsed, whenever the table has doubled: the cost per claim stays constant.
     fn sweep(&mut self, now: Moment) {
-        let size = self.locks.len() + self.barred.len() + self.forced.len();
-        if size < 2 * self.swept_at + 1024 {
+        if self.size() < 2 * self.swept_at + 1024 {
             return;
         }
-        self.barred.retain(|_, until| *until > now);
-        self.locks.retain(|record| {
-            let held = record.lease.as_ref().is_some_and(|lease| lease.expires > now);
-            held || record.waiters(now).next().is_some()
-        });
-        // Audit: the newest thousand are enough for a store that dies with its process.
-        if self.forced.len() > 1024 {
+        self.tombstones.sweep(now);
+        self.records.sweep(now);
+        for locks in &mut self.locks {
+            locks.retain(|lock| !lock.is_over(now));
+        }
+        if self.forced.len() > FORCED {
             let mut tokens: Vec<_> = self.forced.keys().map(|(_, token)| *token).collect();
             tokens.sort_unstable();
-            let oldest = tokens[tokens.len() - 1024];
+            let oldest = tokens[tokens.len() - FORCED];
             self.forced.retain(|(_, token), _| *token >= oldest);
         }
-        self.swept_at = self.locks.len() + self.barred.len() + self.forced.len();
+        self.swept_at = self.size();
     }
 }

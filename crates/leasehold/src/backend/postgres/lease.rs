@@ -33,7 +33,6 @@ mod wait;
 mod waiters;
 
 const GUARANTEES: Guarantees = Guarantees {
-    store: STORE,
     consistency: Consistency::Linearizable,
     scope: Scope::Network,
     ends_with: EndsWith::Ttl,
@@ -45,7 +44,7 @@ const GUARANTEES: Guarantees = Guarantees {
         "the server runs with fsync=off or synchronous_commit=off, and crashes",
         "the database's clock jumps ahead: leases end early, tokens go on rising",
     ],
-    extra_drift: Duration::ZERO,
+    ..Guarantees::of(STORE)
 };
 
 const SWEEP_EVERY: Duration = Duration::from_secs(60);

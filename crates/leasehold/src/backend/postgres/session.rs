@@ -38,7 +38,6 @@ mod statements;
 mod wait;
 
 const GUARANTEES: Guarantees = Guarantees {
-    store: STORE,
     consistency: Consistency::Linearizable,
     scope: Scope::Network,
     ends_with: EndsWith::Session,
@@ -52,7 +51,7 @@ const GUARANTEES: Guarantees = Guarantees {
          advisory locks are forgotten, and a holder that hears nothing learns of it by its deadline",
         "a network that is silent for longer than the TTL: the server lets go after one and a half",
     ],
-    extra_drift: Duration::ZERO,
+    ..Guarantees::of(STORE)
 };
 
 /// The store in session mode.

@@ -33,7 +33,7 @@ pub(crate) const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) async fn inspect(store: Arc<RedisStore>, name: Name) -> Result<Option<LockInfo>> {
     store.keys(&name).check()?;
     let info = look(&store, vec![name]).await?.pop();
-    Ok(info.filter(|info| info.lease.is_some() || info.waiters > 0 || info.forced.is_some()))
+    Ok(info.filter(|info| info.lease().is_some() || info.waiters > 0 || info.forced.is_some()))
 }
 
 /// Every lock that is held or waited for, of all servers.
@@ -47,7 +47,7 @@ pub(super) async fn list(store: Arc<RedisStore>, prefix: String) -> Result<Vec<L
     for some in names.chunks(AT_ONCE) {
         infos.extend(look(&store, some.to_vec()).await?);
     }
-    infos.retain(|info| info.lease.is_some() || info.waiters > 0);
+    infos.retain(|info| info.lease().is_some() || info.waiters > 0);
     Ok(infos)
 }
 
@@ -91,7 +91,7 @@ fn info(name: Name, answer: &Value) -> Result<LockInfo> {
         lease.held_by.never_expires = remaining.is_none();
         lease
     });
-    Ok(LockInfo { lease, waiters, forced, ..LockInfo::free(name) })
+    Ok(LockInfo { waiters, forced, ..LockInfo::free(name).held(lease) })
 }
 
 /// The lease that a record describes.

@@ -28,7 +28,7 @@ const FURTHEST: u64 = 3_600_000_000;
 
 pub(super) async fn inspect(store: Arc<RedlockStore>, name: Name) -> Result<Option<LockInfo>> {
     let info = look(&store, &[name]).await?.pop();
-    Ok(info.filter(|info| info.lease.is_some() || info.waiters > 0 || info.forced.is_some()))
+    Ok(info.filter(|info| info.lease().is_some() || info.waiters > 0 || info.forced.is_some()))
 }
 
 /// Every lock that is held or waited for.
@@ -51,7 +51,7 @@ pub(super) async fn list(store: Arc<RedlockStore>, prefix: String) -> Result<Vec
     for some in names.chunks(AT_ONCE) {
         infos.extend(look(&store, some).await?);
     }
-    infos.retain(|info| info.lease.is_some() || info.waiters > 0);
+    infos.retain(|info| info.lease().is_some() || info.waiters > 0);
     Ok(infos)
 }
 
@@ -90,7 +90,7 @@ fn sum_up(name: Name, seen: Vec<Seen>, majority: usize) -> LockInfo {
         remaining.sort_unstable_by(|one, other| other.cmp(one));
         let remaining = remaining.get(majority - 1).copied();
         let known = at.iter().filter_map(|seen| Record::of(&seen.record, value, owner_of)).next();
-        info.lease = Some(lease(known, remaining));
+        info.leases.push(lease(known, remaining));
     }
     let mut waiters: Vec<_> = seen.iter().map(|seen| seen.waiters).collect();
     info.waiters = lower_median(&mut waiters).unwrap_or(0);

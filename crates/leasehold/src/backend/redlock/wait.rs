@@ -34,7 +34,7 @@ pub(super) async fn wait(store: Arc<RedlockStore>, claim: Claim) -> Result<Turn>
         match acquire(store.clone(), vec![claim.clone()]).await?.pop() {
             Some(Verdict::Granted(grant)) => return Ok(Turn::Granted(grant)),
             Some(Verdict::Queued(_)) => {}
-            Some(Verdict::Held(_)) | None => return Ok(Turn::TryAgain),
+            _ => return Ok(Turn::TryAgain),
         }
     }
 }

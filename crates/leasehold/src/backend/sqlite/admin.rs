@@ -69,7 +69,7 @@ fn info(session: &Session, name: &Name, now: Moment) -> Result<LockInfo, Fault> 
     let mut info = LockInfo::free(name.clone());
     if let Some(row) = session.lock_row(name)?.filter(|row| row.is_live(now)) {
         let (by, remaining) = (session.held_by(&row)?, now.until(row.expires));
-        info.lease = Some(LeaseInfo::new(row.owner, Some(row.token), by, Some(remaining)));
+        info.leases.push(LeaseInfo::new(row.owner, Some(row.token), by, Some(remaining)));
     }
     let count = "select count(*) from waiters where lock = ?1 and alive_until > ?2";
     let waiting = params![name.as_str(), nanos(now)];

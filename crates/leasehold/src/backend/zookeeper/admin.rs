@@ -58,7 +58,7 @@ async fn look_at_all(store: &ZookeeperStore, prefix: &str) -> Result<Vec<LockInf
         });
         infos.extend(describe(store, &session, queues.collect()).await?);
     }
-    infos.retain(|info| info.lease.is_some());
+    infos.retain(|info| info.lease().is_some());
     Ok(infos)
 }
 
@@ -84,7 +84,7 @@ async fn describe(
             // If it has gone meanwhile, the next one has not been told yet.
             if let Some(MultiReadResult::Data { data, stat }) = answers.next() {
                 let owner = store.target.layout.owner(&first.child);
-                info.lease = Some(payload::read(owner, &data, &stat, now));
+                info.leases.push(payload::read(owner, &data, &stat, now));
             }
             info.waiters = queue.len() - 1;
         }

@@ -45,7 +45,7 @@ fn info(row: &Row) -> Option<LockInfo> {
         ForcedInfo::new(forced, time::at(row.get(11)), token)
     });
     let waiters = row.get::<_, i64>(8) as usize;
-    Some(LockInfo { lease, waiters, forced, ..LockInfo::free(name) })
+    Some(LockInfo { waiters, forced, ..LockInfo::free(name).held(lease) })
 }
 
 pub(super) async fn force_release(

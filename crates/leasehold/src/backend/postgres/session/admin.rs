@@ -90,7 +90,7 @@ pub(super) async fn list(store: Arc<SessionStore>, prefix: String) -> Result<Vec
     };
     let keys = seen(&store, None).await?;
     let mut infos: Vec<LockInfo> = keys.into_iter().filter_map(named).collect();
-    infos.retain(|info| info.lease.is_some() && info.name.as_str().starts_with(&prefix));
+    infos.retain(|info| info.lease().is_some() && info.name.as_str().starts_with(&prefix));
     infos.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(infos)
 }
@@ -141,7 +141,7 @@ async fn look(session: &Session, key: Option<Key>) -> Result<BTreeMap<Key, Vec<S
 
 fn info(store: &SessionStore, name: Name, seen: &[Seen]) -> LockInfo {
     let waiters = seen.iter().filter(|seen| !seen.granted).count();
-    LockInfo { lease: lease(store, seen), waiters, ..LockInfo::free(name) }
+    LockInfo { waiters, ..LockInfo::free(name).held(lease(store, seen)) }
 }
 
 fn holder(seen: &[Seen]) -> Option<&Seen> {

@@ -394,8 +394,8 @@ async fn clients_that_cannot_be_seen_are_forgotten_and_introduce_themselves_agai
     sweep(0);
     // Alone, in a batch, and in line: each names its client again.
     let grant = take(&store, &held).await;
-    let shown = store.clone().inspect(name("a")).await.unwrap().unwrap();
-    let by = shown.lease.as_ref().and_then(|lease| lease.held_by.holder.as_ref());
+    let shown = store.clone().inspect(name("a").into()).await.unwrap().unwrap();
+    let by = shown.lease().and_then(|lease| lease.held_by.holder.as_ref());
     assert_eq!(by.map(|holder| holder.pid), Some(std::process::id()), "{shown:?}");
     give_back(&store, &held, grant).await;
     sweep(0);

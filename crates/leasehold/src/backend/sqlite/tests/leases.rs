@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::*;
-use crate::backend::{Hint, Hold, Renewal};
+use crate::backend::{Force, ForceRelease, Hint, Hold, Renewal};
 use crate::loss::{Forced, LossReason};
 
 #[tokio::test]
@@ -135,20 +135,22 @@ async fn force_is_recorded_and_told_to_the_old_holder() {
     let hint = tokio::spawn(one.clone().hint());
     tokio::task::yield_now().await;
     let forced = Forced::new("ada", "the report hangs");
-    let ended = two.clone().force_release(name("a"), forced.clone()).await.unwrap();
-    assert_eq!(ended, Some(grant.token));
+    let ended =
+        two.clone().force_release(name("a").into(), Force::new(forced.clone())).await.unwrap();
+    assert_eq!(ended, ForceRelease::Ended(vec![grant.token]));
     assert_eq!(hint.await.unwrap().unwrap(), Hint::Lease(held.owner));
 
     let verdict = one.clone().renew(vec![held.hold(grant.token)]).await.unwrap();
     assert_eq!(verdict, [Renewal::NotYours(LossReason::Forced(forced.clone()))]);
     assert_eq!(give_back(&one, &held, grant).await, Release::NotHeld);
-    let info = two.clone().inspect(name("a")).await.unwrap().unwrap();
-    assert_eq!(info.lease, None);
+    let info = two.clone().inspect(name("a").into()).await.unwrap().unwrap();
+    assert_eq!(info.lease(), None);
     let record = info.forced.unwrap();
     assert_eq!((record.forced, record.token), (forced, grant.token));
     assert!(take(&two, &claim("a")).await.token > grant.token);
     let nobody = Forced::new("ada", "again");
-    assert_eq!(two.clone().force_release(name("b"), nobody).await.unwrap(), None);
+    let ended = two.clone().force_release(name("b").into(), Force::new(nobody)).await.unwrap();
+    assert_eq!(ended, ForceRelease::NobodyHeld);
 }
 
 #[tokio::test]

@@ -79,7 +79,7 @@ impl Odd {
 
 /// Asks for the lock in all ways. Errors are fine; a panic, or a token that falls, is not.
 async fn use_odd(store: &Arc<SqliteStore>, odd: &Odd) {
-    let _ = store.clone().inspect(name("odd")).await;
+    let _ = store.clone().inspect(name("odd").into()).await;
     let _ = store.clone().list(String::new()).await;
     let _ = store.clone().settle(vec![claim("odd")]).await;
     for claim in [claim("odd"), queueing("odd")] {

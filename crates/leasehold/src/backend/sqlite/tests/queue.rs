@@ -5,7 +5,7 @@ use std::process::Command;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::backend::Turn;
+use crate::backend::{Force, Turn};
 use crate::error::Result;
 use crate::loss::Forced;
 
@@ -26,7 +26,7 @@ async fn turn(waiting: JoinHandle<Result<Turn>>) -> Grant {
 }
 
 async fn waiters(store: &Arc<SqliteStore>) -> usize {
-    store.clone().inspect(name("a")).await.unwrap().unwrap().waiters
+    store.clone().inspect(name("a").into()).await.unwrap().unwrap().waiters
 }
 
 #[tokio::test]
@@ -198,6 +198,9 @@ async fn force_lets_the_next_waiter_in() {
     let next = queueing("a");
     enqueue(&two, &next).await;
     let task = waiting(&two, &next);
-    one.clone().force_release(name("a"), Forced::new("ada", "stuck")).await.unwrap();
+    one.clone()
+        .force_release(name("a").into(), Force::new(Forced::new("ada", "stuck")))
+        .await
+        .unwrap();
     assert!(turn(task).await.token > grant.token);
 }

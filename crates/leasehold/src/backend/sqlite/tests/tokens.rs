@@ -48,7 +48,7 @@ async fn tokens_rise_after_the_idle_row_is_forgotten() {
     let left = world.keeper().session.connection.query_row(rows, (), count).unwrap();
     assert_eq!(left, 1, "only the live one");
     assert_eq!(take(&store, &live).await, grant);
-    assert_eq!(store.clone().inspect(name("a")).await.unwrap(), None, "the row is gone");
+    assert_eq!(store.clone().inspect(name("a").into()).await.unwrap(), None, "the row is gone");
     world.hand.set_wall(UNIX_EPOCH);
     assert!(take(&store, &claim("a")).await.token > one.token);
 }
