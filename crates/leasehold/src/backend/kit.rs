@@ -1,5 +1,16 @@
 //! What several stores need, written once.
-#![allow(dead_code, unused_imports, unused_macros)] // until all stores use it
+
+// With fewer stores some of it has no user.
+#![cfg_attr(
+    not(all(
+        feature = "sqlite",
+        feature = "redis",
+        feature = "postgres",
+        feature = "etcd",
+        feature = "zookeeper"
+    )),
+    allow(dead_code)
+)]
 
 pub(super) mod hints;
 #[cfg(feature = "remote")]

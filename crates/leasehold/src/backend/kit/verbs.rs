@@ -214,11 +214,13 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use crate::backend::{Backend, Claim, Limits};
+    use crate::backend::{Backend, Claim, Force, LockId, LockKind, Mode};
     use crate::error::{Error, ErrorKind, Operation};
     use crate::guarantees::Guarantees;
     use crate::holder::Holder;
+    use crate::loss::Forced;
     use crate::name::Name;
+    use crate::token::Token;
 
     /// A store that can do nothing.
     #[derive(Debug)]
@@ -291,5 +293,28 @@ mod tests {
         assert_eq!(about(error), (place, Some(Operation::Inspect), Some(name)));
         let error = store.examine().await.unwrap_err();
         assert_eq!(about(error), (place, Some(Operation::Examine), None));
+    }
+
+    /// Nothing of it reaches a store that would take it for an exclusive lock.
+    #[tokio::test]
+    async fn what_the_store_does_not_have_is_refused() {
+        let store = Arc::new(Broken(Guarantees::of("broken")));
+        let name = Name::new("job").unwrap();
+        let holder = Arc::new(Holder::this_process());
+        let mut claim = Claim::new(name.clone(), Duration::from_secs(1), holder);
+        claim.mode = Mode::Read;
+        let error = store.clone().acquire(vec![claim.clone()]).await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Refused);
+        assert!(error.to_string().contains("no read/write locks"), "{error}");
+        let error = store.clone().inspect(claim.lock()).await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Refused);
+        let mut force = Force::new(Forced::new("ada", "stuck"));
+        let semaphore = LockId::new(LockKind::Semaphore, name.clone());
+        let error = store.clone().force_release(semaphore, force.clone()).await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Refused);
+        force.expected = Some(Token::new(7));
+        let error = store.clone().force_release(name.into(), force).await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Refused);
+        assert!(error.to_string().contains("inspect the lock"), "{error}");
     }
 }
