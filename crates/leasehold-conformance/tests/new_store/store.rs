@@ -248,7 +248,10 @@ impl Backend for SmallStore {
 
     fn leave(self: Arc<Self>, claim: Claim) -> Reply<()> {
         Box::pin(async move {
-            let leave = |record: &mut Record, _: &Step| Ok(record.leave(claim.owner));
+            let leave = |record: &mut Record, _: &Step| {
+                record.leave(claim.owner);
+                Ok(())
+            };
             self.change(&claim.lock(), leave).await
         })
     }
