@@ -60,6 +60,10 @@ impl Backend for Counting {
         self.store.limits()
     }
 
+    fn clock(&self) -> &Clock {
+        self.store.clock()
+    }
+
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
         self.counts.claims.add(claims.len());
         self.store.clone().acquire(claims)
@@ -139,6 +143,10 @@ impl Backend for Nothing {
 
     fn limits(&self) -> Limits {
         Limits::new(512, usize::MAX)
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {

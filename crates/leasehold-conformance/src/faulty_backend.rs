@@ -10,6 +10,7 @@ use leasehold::backend::{
     Backend, Claim, Finding, Force, ForceRelease, Grant, Hint, Hold, Limits, LockId, LockInfo,
     Release, Renewal, Reply, State as Records, Turn, Verdict,
 };
+use leasehold::clock::Clock;
 use leasehold::{Error, ErrorKind, Guarantees, Name, Operation};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -255,6 +256,10 @@ impl FaultyBackend {
 impl Backend for FaultyBackend {
     fn guarantees(&self) -> &Guarantees {
         self.store.guarantees()
+    }
+
+    fn clock(&self) -> &Clock {
+        self.store.clock()
     }
 
     fn limits(&self) -> Limits {

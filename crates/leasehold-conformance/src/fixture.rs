@@ -170,14 +170,11 @@ impl Fixture {
         self.backends.lock().push(Arc::downgrade(&faults));
         let failpoints = Failpoints::default();
         let store = match &self.mutant {
-            Some(mutant) => mutant.spoil(faults.clone(), self.clock(), &failpoints),
+            Some(mutant) => mutant.spoil(faults.clone(), &failpoints),
             None => faults.clone(),
         };
-        let connect = Locks::on(store.clone())
-            .clock(self.clock())
-            .failpoints(failpoints)
-            .label("case")
-            .request_timeout(timeout);
+        let connect =
+            Locks::on(store.clone()).failpoints(failpoints).label("case").request_timeout(timeout);
         let locks = connect.await.expect("connects inside a runtime");
         Client { locks, faults, store, ttl: self.ttl() }
     }

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use leasehold::backend::Backend;
-use leasehold::clock::Clock;
 use leasehold::failpoint::{Failpoints, Point};
 
 pub use wrong_store::WrongStore;
@@ -38,11 +37,10 @@ impl Mutant {
     pub(crate) fn spoil(
         self,
         store: Arc<dyn Backend>,
-        clock: Clock,
         failpoints: &Failpoints,
     ) -> Arc<dyn Backend> {
         match self {
-            Mutant::Store(wrong) => wrong.spoil(store, clock),
+            Mutant::Store(wrong) => wrong.spoil(store),
             Mutant::Core(point) => {
                 failpoints.sabotage(point);
                 store

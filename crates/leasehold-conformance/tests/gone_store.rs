@@ -39,6 +39,10 @@ impl Backend for Mortal {
     fn guarantees(&self) -> &Guarantees {
         self.store.guarantees()
     }
+
+    fn clock(&self) -> &Clock {
+        self.store.clock()
+    }
     fn limits(&self) -> Limits {
         self.store.limits()
     }

@@ -26,7 +26,7 @@ async fn paused_at(fresh: Fresh, step: Step) -> Lease {
     let store = fresh();
     let hand = Arc::new(ManualClock::new());
     let clock = Clock::manual(hand.clone());
-    let other = Locks::on(store.open(clock.clone()).await).clock(clock.clone()).await.unwrap();
+    let other = Locks::on(store.open(clock.clone()).await).await.unwrap();
     let paused = Arc::new(AtomicBool::new(false));
     let (failpoints, once, turning) = (Failpoints::default(), paused.clone(), hand.clone());
     failpoints.at_each_step(move |reached| {
@@ -34,7 +34,7 @@ async fn paused_at(fresh: Fresh, step: Step) -> Lease {
             turning.advance(TTL * 2);
         }
     });
-    let connect = Locks::on(store.open(clock.clone()).await).clock(clock);
+    let connect = Locks::on(store.open(clock).await);
     let locks = connect.failpoints(failpoints).await.unwrap();
     // In line and called only if another had it first.
     let before = match step {

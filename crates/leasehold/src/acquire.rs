@@ -229,7 +229,7 @@ impl<'a> Attempt<'a> {
             if late == ROUNDS || self.is_out_of_patience() {
                 let message = "grants keep coming after their own deadline: this store (or this \
                                process) is too slow for the TTL; use a longer one";
-                return Err(Error::new(ErrorKind::Unavailable, message));
+                return Err(Error::new(ErrorKind::Unavailable, message).not_applied());
             }
             self.start_over().await?;
             self.context.clock.sleep(backoff(late)).await;

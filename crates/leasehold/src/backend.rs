@@ -8,6 +8,8 @@
 //!
 //! * **Atomic per item.** Each claim, hold or write is applied as a whole or not at all, as
 //!   seen by other clients. Only [`acquire_all`](Backend::acquire_all) joins several.
+//!   Where some of a batch fail and the store can tell which, it says so in their verdicts. Where
+//!   it cannot tell, it answers [`ErrorKind::RetryAlone`], and each is sent again by itself.
 //! * **Idempotent on the owner.** [`acquire`](Backend::acquire) for an owner that
 //!   already has the lock answers with its grant again; for an owner that already
 //!   waits it keeps its place.
@@ -17,8 +19,9 @@
 //!   clock just before it sent what proved the lease; never the time of the answer.
 //! * **Futures may be dropped** at any await point. What was sent may then still be
 //!   applied; the caller settles it.
-//! * **Errors tell the outcome.** [`Outcome::NotApplied`](crate::Outcome::NotApplied)
-//!   only when the store certainly did not and will not do it.
+//! * **Errors tell the outcome.** An error of [`Error::new`](crate::Error::new) says that it is
+//!   unknown; add [`not_applied`](crate::Error::not_applied) only when the store certainly
+//!   did not do any of what it was asked, and will not.
 //! * **Renewal never re-takes**: a lease that lapsed or went to another is gone.
 //! * **Gone is final.** A store that finds that others who connect would meet elsewhere (its
 //!   file was removed, say) answers everything with [`ErrorKind::Gone`]
@@ -31,7 +34,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guarantees::Guarantees;
 use crate::holder::{HeldBy, Holder};
@@ -74,6 +77,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
     /// How much may travel in one request, and how many requests at once.
     fn limits(&self) -> Limits;
+
+    /// The clock that proofs are dated by. The client counts its deadlines on the same one.
+    fn clock(&self) -> &Clock;
 
     /// Takes each lock that is free; where a claim asks to queue, takes a place in line.
     ///

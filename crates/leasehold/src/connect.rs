@@ -1,5 +1,6 @@
 //! From a URL, or a store opened by hand, to a client.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::IntoFuture;
 use std::panic::AssertUnwindSafe;
@@ -9,8 +10,8 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::backend::Backend;
 use crate::backend::memory::MemoryStore;
+use crate::backend::{Backend, Reply};
 use crate::client::Client;
 use crate::clock::{Alarm, Clock};
 use crate::context::Context;
@@ -65,10 +66,17 @@ pub struct Connect {
     target: Target,
     required: Option<Consistency>,
     holder: Holder,
-    clock: Clock,
+    clock: Option<Clock>,
+    schemes: Schemes,
     failpoints: Failpoints,
     request_timeout: Duration,
 }
+
+/// Opens a store by its URL.
+type Open = Box<dyn FnOnce(String, Clock) -> Reply<Arc<dyn Backend>> + Send>;
+
+/// How stores from elsewhere are opened, by the scheme of their URLs.
+type Schemes = BTreeMap<String, Open>;
 
 enum Target {
     Url(String),
@@ -81,7 +89,8 @@ impl Connect {
             target,
             required: None,
             holder: Holder::this_process(),
-            clock: Clock::boot(),
+            clock: None,
+            schemes: Schemes::new(),
             failpoints: Failpoints::default(),
             request_timeout: REQUEST_TIMEOUT,
         }
@@ -115,9 +124,32 @@ impl Connect {
         self
     }
 
-    /// The clock deadlines are measured by; a store opened by hand must use the same.
+    /// The clock of the store, and so of its leases, where the store is opened by its URL.
+    /// Default: the machine's. (A store that was opened by hand has its own.)
     pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Opens URLs that begin with `scheme:` by this function: for stores that are not part of
+    /// this library.
+    ///
+    /// ```
+    /// use leasehold::backend::{Backend, memory::MemoryStore};
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let connect = leasehold::connect("shelf://ours").scheme("shelf", |_url, clock| {
+    ///     Box::pin(async { Ok(MemoryStore::new(clock) as _) })
+    /// });
+    /// let locks = connect.await?;
+    /// # locks.lock("job").acquire().await?.release().await?;
+    /// # Ok::<(), leasehold::Error>(()) }).unwrap();
+    /// ```
+    pub fn scheme<F>(mut self, scheme: impl Into<String>, open: F) -> Self
+    where
+        F: FnOnce(String, Clock) -> Reply<Arc<dyn Backend>> + Send + 'static,
+    {
+        self.schemes.insert(scheme.into(), Box::new(open));
         self
     }
 
@@ -134,8 +166,12 @@ impl Connect {
             Error::new(ErrorKind::NoRuntime, message)
         })?;
         let backend = match self.target {
-            Target::Backend(backend) => backend,
-            Target::Url(url) => open(&url, &self.clock).await?,
+            Target::Url(url) => open(url, self.clock.unwrap_or_default(), self.schemes).await?,
+            Target::Backend(backend) if self.clock.is_none() => backend,
+            Target::Backend(_) => {
+                let message = "a store that was opened by hand has its own clock: give it there";
+                return Err(Error::invalid(message).during(Operation::Connect, None));
+            }
         };
         let promised = backend.guarantees();
         if let Some(required) = self.required.filter(|required| *required > promised.consistency) {
@@ -150,10 +186,10 @@ impl Connect {
             return Err(Error::invalid("a request time-out must not be zero"));
         }
         let store = promised.store;
-        let alarm = alarm(&self.clock)?;
+        let alarm = alarm(backend.clock())?;
         let context = Context {
+            clock: backend.clock().clone(),
             backend,
-            clock: self.clock,
             holder: Arc::new(self.holder),
             announcer: Announcer::default(),
             meter: Meter::new(store),
@@ -181,7 +217,7 @@ fn alarm(clock: &Clock) -> Result<Alarm> {
     })?;
     made.map_err(|error| {
         let message = format!("no timer to keep leases by: {error}");
-        Error::new(ErrorKind::Unavailable, message).caused_by(error)
+        Error::new(ErrorKind::Unavailable, message).not_applied().caused_by(error)
     })
 }
 
@@ -310,7 +346,7 @@ fn how_to_get(scheme: &str) -> &'static str {
     }
 }
 
-async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
+async fn open(url: String, clock: Clock, mut schemes: Schemes) -> Result<Arc<dyn Backend>> {
     let is_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
     let parts = url.split_once(':').filter(|(scheme, _)| scheme.chars().all(is_scheme));
     let (scheme, rest) = parts.ok_or_else(|| {
@@ -322,16 +358,20 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
         };
         Error::invalid(message).during(Operation::Connect, None)
     })?;
+    if let Some(open) = schemes.remove(scheme) {
+        return open(url, clock).await;
+    }
     let kind = StoreKind::of_scheme(scheme).ok_or_else(|| {
         // The URL itself may carry a password: only the scheme is repeated.
-        let known: Vec<_> = StoreKind::ALL.iter().map(|kind| kind.schemes()[0]).collect();
+        let built_in = StoreKind::ALL.iter().map(|kind| kind.schemes()[0]);
+        let known: Vec<_> = built_in.chain(schemes.keys().map(String::as_str)).collect();
         let known = known.join(":, ");
         let how = how_to_get(scheme);
         let message = format!("this build knows no store {scheme:?}{how}; it has {known}:");
         Error::invalid(message).during(Operation::Connect, None)
     })?;
     match kind {
-        StoreKind::Memory if rest.is_empty() => Ok(MemoryStore::new(clock.clone())),
+        StoreKind::Memory if rest.is_empty() => Ok(MemoryStore::new(clock)),
         StoreKind::Memory if clock.is_boot() => Ok(MemoryStore::named(rest)),
         StoreKind::Memory => {
             let message = "a named memory store runs on the machine's clock; for another one \
@@ -345,23 +385,21 @@ async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Backend>> {
                 "" => SqliteStore::default_path()?,
                 path => path.into(),
             };
-            Ok(SqliteStore::open(&path, clock.clone())?)
+            Ok(SqliteStore::open(&path, clock)?)
         }
         #[cfg(feature = "redis")]
-        StoreKind::Redis => Ok(crate::backend::redis::RedisStore::open(url, clock.clone()).await?),
+        StoreKind::Redis => Ok(crate::backend::redis::RedisStore::open(&url, clock).await?),
         #[cfg(feature = "redis")]
-        StoreKind::Redlock => {
-            Ok(crate::backend::redlock::RedlockStore::open(url, clock.clone()).await?)
-        }
+        StoreKind::Redlock => Ok(crate::backend::redlock::RedlockStore::open(&url, clock).await?),
         #[cfg(feature = "etcd")]
-        StoreKind::Etcd => Ok(crate::backend::etcd::EtcdStore::open(url, clock.clone()).await?),
+        StoreKind::Etcd => Ok(crate::backend::etcd::EtcdStore::open(&url, clock).await?),
         #[cfg(feature = "zookeeper")]
         StoreKind::Zookeeper => {
             use crate::backend::zookeeper::ZookeeperStore;
-            Ok(ZookeeperStore::open(url, clock.clone()).await?)
+            Ok(ZookeeperStore::open(&url, clock).await?)
         }
         #[cfg(feature = "postgres")]
-        StoreKind::Postgres => crate::backend::postgres::open(url, clock.clone()).await,
+        StoreKind::Postgres => crate::backend::postgres::open(&url, clock).await,
     }
 }
 
@@ -398,6 +436,29 @@ mod tests {
         assert_eq!(how_to_get("ftp"), "");
     }
 
+    /// A scheme of somebody else is named among those that are there, and opens a store.
+    #[tokio::test]
+    async fn stores_from_elsewhere_have_schemes_of_their_own() {
+        let on_shelf = |url| {
+            connect(url).scheme("shelf", |url, clock| {
+                assert_eq!(url, "shelf://ours");
+                Box::pin(async { Ok(MemoryStore::new(clock) as _) })
+            })
+        };
+        let locks = on_shelf("shelf://ours").await.unwrap();
+        locks.lock("job").acquire().await.unwrap().release().await.unwrap();
+        let error = on_shelf("drawer://ours").await.unwrap_err();
+        assert!(error.to_string().contains(", shelf:"), "{error}");
+    }
+
+    /// A client and its store count by one clock.
+    #[tokio::test]
+    async fn a_store_that_was_opened_by_hand_brings_its_clock() {
+        let store = MemoryStore::new(Clock::manual(Arc::default()));
+        let error = Locks::on(store).clock(Clock::boot()).await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Invalid, "{error}");
+    }
+
     #[cfg(not(feature = "etcd"))]
     #[tokio::test]
     async fn without_the_feature_the_url_is_refused() {
@@ -417,7 +478,9 @@ mod properties {
     /// Whatever it is, it names no store that could be opened.
     fn refused(url: &str) -> String {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let error = runtime.block_on(open(url, &Clock::boot())).expect_err("no such store");
+        let error = runtime
+            .block_on(open(url.to_owned(), Clock::boot(), Schemes::new()))
+            .expect_err("no such store");
         assert_eq!(*error.kind(), ErrorKind::Invalid);
         format!("{error} {error:?}")
     }

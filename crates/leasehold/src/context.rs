@@ -45,11 +45,11 @@ pub(crate) struct Subject<'a> {
 impl Context {
     /// One of a client that tests see only a part of.
     #[cfg(all(test, not(shuttle)))]
-    pub(crate) fn of_a_part(backend: Arc<dyn Backend>, clock: Clock) -> Self {
+    pub(crate) fn of_a_part(backend: Arc<dyn Backend>) -> Self {
         const STORE: &str = "part";
         Self {
+            clock: backend.clock().clone(),
             backend,
-            clock,
             holder: Arc::new(Holder::this_process()),
             announcer: Announcer::default(),
             meter: Meter::new(STORE),
@@ -109,6 +109,9 @@ impl Context {
 /// be reached: only then is it worth asking for each alone (etcd: one unknown lease
 /// fails a whole batch).
 pub(crate) fn is_about_one_of_them(error: &Error) -> bool {
+    if *error.kind() == ErrorKind::RetryAlone {
+        return true;
+    }
     error.outcome() == Outcome::NotApplied
         && !matches!(
             error.kind(),

@@ -57,8 +57,19 @@ pub enum ErrorKind {
     Invalid,
     /// No async runtime is there to work on.
     NoRuntime,
+    /// From a store to its client: it did not do all of a batch, and cannot tell what. Each
+    /// request is sent again alone.
+    RetryAlone,
     /// A promise of the library or of the store was broken: please report it.
     Internal,
+}
+
+impl ErrorKind {
+    /// Whether errors of this kind mean that nothing was done.
+    pub const fn is_a_refusal(&self) -> bool {
+        use ErrorKind::{Held, Invalid, Lost, NoRuntime, NotHeld, Refused};
+        matches!(self, Held(_) | NotHeld | Lost(_) | Refused | Invalid | NoRuntime)
+    }
 }
 
 /// What was asked of the store.
@@ -92,11 +103,13 @@ pub enum Operation {
 }
 
 impl Error {
-    /// An error of this kind; nothing was applied, unless [`Error::outcome_unknown`] is added.
+    /// An error of this kind. Nobody knows whether the store did what was asked, unless the kind
+    /// says that it did not ([`ErrorKind::is_a_refusal`]), or [`Error::not_applied`] is added.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        let refused = kind.is_a_refusal();
         Self(Arc::new(Inner {
             kind,
-            outcome: Outcome::NotApplied,
+            outcome: if refused { Outcome::NotApplied } else { Outcome::Unknown },
             message: message.into(),
             store: None,
             operation: None,
@@ -125,11 +138,22 @@ impl Error {
 
     pub(crate) fn no_answer(after: std::time::Duration) -> Self {
         let message = format!("the store did not answer within {} ms", after.as_millis());
-        Self::new(ErrorKind::Unreachable, message).outcome_unknown()
+        Self::new(ErrorKind::Unreachable, message)
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid, message)
+    }
+
+    /// The store certainly did not do it, and will not.
+    #[must_use]
+    pub fn not_applied(self) -> Self {
+        self.with(|inner| inner.outcome = Outcome::NotApplied)
+    }
+
+    /// With the outcome of the error that this one explains.
+    pub(crate) fn with_outcome_of(self, explained: &Error) -> Self {
+        self.with(|inner| inner.outcome = explained.outcome())
     }
 
     /// Nobody knows whether the store carried it out.

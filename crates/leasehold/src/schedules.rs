@@ -145,6 +145,10 @@ impl Backend for Remote {
         self.store.guarantees()
     }
 
+    fn clock(&self) -> &Clock {
+        self.store.clock()
+    }
+
     fn limits(&self) -> Limits {
         self.limits
     }
@@ -241,8 +245,7 @@ impl Scene {
     }
 
     async fn client(&self) -> Locks {
-        let connect = Locks::on(self.remote.clone()).clock(Clock::manual(self.hand.clone()));
-        connect.await.expect("connects")
+        Locks::on(self.remote.clone()).await.expect("connects")
     }
 
     /// Takes a lock, is alone with it, and gives it back.

@@ -18,7 +18,7 @@ async fn a_recorder_sees_the_life_of_leases_by_class() {
     recorder.install().unwrap();
     let hand = Arc::new(ManualClock::new());
     let clock = Clock::manual(hand.clone());
-    let locks = Locks::on(MemoryStore::new(clock.clone())).clock(clock).await.unwrap();
+    let locks = Locks::on(MemoryStore::new(clock)).await.unwrap();
     let mut events = locks.events();
 
     let lease = locks.lock("jobs:1").acquire().await.unwrap();

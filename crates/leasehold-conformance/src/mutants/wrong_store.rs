@@ -76,8 +76,8 @@ wrong_stores! {
 }
 
 impl WrongStore {
-    pub(super) fn spoil(self, store: Arc<dyn Backend>, clock: Clock) -> Arc<dyn Backend> {
-        Arc::new(Spoiled { store, wrong: self, clock, counters: Mutex::default() })
+    pub(super) fn spoil(self, store: Arc<dyn Backend>) -> Arc<dyn Backend> {
+        Arc::new(Spoiled { store, wrong: self, counters: Mutex::default() })
     }
 }
 
@@ -85,7 +85,6 @@ impl WrongStore {
 struct Spoiled {
     store: Arc<dyn Backend>,
     wrong: WrongStore,
-    clock: Clock,
     counters: Mutex<HashMap<Name, u64>>,
 }
 
@@ -96,7 +95,7 @@ impl Spoiled {
 
     fn grant(&self, name: &Name, mut grant: Grant) -> Grant {
         match self.wrong {
-            WrongStore::ProofAtResponse => grant.proof.at = self.clock.now(),
+            WrongStore::ProofAtResponse => grant.proof.at = self.clock().now(),
             WrongStore::TokenNotPortable => grant.token = Token::new(grant.token.get() | 1 << 60),
             WrongStore::TokenResetsOnRelease => {
                 let mut counters = self.counters.lock();
@@ -140,7 +139,7 @@ impl Spoiled {
     }
 
     async fn renew_one(&self, hold: Hold) -> leasehold::Result<Renewal> {
-        let proof = Proof { at: self.clock.now(), valid_for: hold.ttl };
+        let proof = Proof { at: self.clock().now(), valid_for: hold.ttl };
         let verdict = self.store.clone().renew(vec![hold.clone()]).await?.remove(0);
         Ok(match (self.wrong, verdict) {
             (WrongStore::RenewAlwaysYes, Renewal::NotYours(_)) => Renewal::Renewed(proof),
@@ -175,6 +174,10 @@ impl Backend for Spoiled {
         self.store.guarantees()
     }
 
+    fn clock(&self) -> &Clock {
+        self.store.clock()
+    }
+
     fn limits(&self) -> Limits {
         self.store.limits()
     }
@@ -199,7 +202,7 @@ impl Backend for Spoiled {
     fn wait(self: Arc<Self>, claim: Claim) -> Reply<Turn> {
         Box::pin(async move {
             if self.is(WrongStore::NeverWakes) {
-                self.clock.sleep(claim.ttl).await;
+                self.clock().sleep(claim.ttl).await;
             }
             let ttl = claim.ttl;
             let name = claim.name.clone();

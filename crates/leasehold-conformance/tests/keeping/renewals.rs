@@ -53,7 +53,7 @@ async fn waiting_for_the_own_semaphore_is_not_doubt() {
     let client = fixture.client().await;
     client.faults.limit(1, 1);
     // The keeper reads the limit when the client is made: make another on this backend.
-    let locks = leasehold::Locks::on(client.store.clone()).clock(fixture.clock()).await.unwrap();
+    let locks = leasehold::Locks::on(client.store.clone()).await.unwrap();
     let slow = locks.lock(fixture.name()).ttl(Duration::from_secs(12)).acquire().await.unwrap();
     let gate = client.faults.hold_reply(Operation::Renew);
     fixture.advance(Duration::from_secs(4)).await;
@@ -78,7 +78,7 @@ async fn a_lease_that_ended_while_its_renewal_waited_is_not_renewed() {
     let fixture = fixture();
     let client = fixture.client().await;
     client.faults.limit(1, 1);
-    let locks = leasehold::Locks::on(client.store.clone()).clock(fixture.clock());
+    let locks = leasehold::Locks::on(client.store.clone());
     let locks = locks.request_timeout(Duration::from_secs(60)).await.unwrap();
     let _slow = locks.lock(fixture.name()).ttl(Duration::from_secs(300)).acquire().await.unwrap();
     let gate = client.faults.hold_reply(Operation::Renew);
@@ -103,7 +103,7 @@ async fn the_lease_that_is_over_first_is_renewed_first() {
     let fixture = fixture();
     let client = fixture.client().await;
     client.faults.limit(1, 1);
-    let locks = leasehold::Locks::on(client.store.clone()).clock(fixture.clock());
+    let locks = leasehold::Locks::on(client.store.clone());
     let locks = locks.request_timeout(Duration::from_secs(60)).await.unwrap();
     let mut long = Vec::new();
     for _ in 0..8 {
@@ -134,7 +134,7 @@ async fn a_silent_store_is_doubt_for_those_behind_the_first_as_well() {
     let fixture = fixture();
     let client = fixture.client().await;
     client.faults.limit(1, 1);
-    let locks = leasehold::Locks::on(client.store.clone()).clock(fixture.clock()).await.unwrap();
+    let locks = leasehold::Locks::on(client.store.clone()).await.unwrap();
     let mut leases = Vec::new();
     for _ in 0..LEASES {
         let lock = locks.lock(fixture.name()).ttl(Duration::from_secs(6));
@@ -225,7 +225,7 @@ async fn a_rejected_renewal_is_no_doubt_for_those_behind_it() {
     let fixture = fixture();
     let client = fixture.client().await;
     client.faults.limit(1, 1);
-    let locks = leasehold::Locks::on(client.store.clone()).clock(fixture.clock());
+    let locks = leasehold::Locks::on(client.store.clone());
     let locks = locks.request_timeout(Duration::from_secs(60)).await.unwrap();
     let _slow = locks.lock(fixture.name()).ttl(Duration::from_secs(300)).acquire().await.unwrap();
     let gate = client.faults.hold_rejection(Operation::Renew);

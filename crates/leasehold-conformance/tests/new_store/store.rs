@@ -216,6 +216,10 @@ impl Backend for SmallStore {
         Limits::new(16, 16)
     }
 
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
         Box::pin(async move {
             let mut verdicts = Vec::new();

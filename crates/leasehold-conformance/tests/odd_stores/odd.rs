@@ -75,6 +75,9 @@ impl Backend for Odd {
     fn guarantees(&self) -> &Guarantees {
         &self.guarantees
     }
+    fn clock(&self) -> &Clock {
+        self.store.clock()
+    }
     fn limits(&self) -> Limits {
         self.limits
     }

@@ -108,8 +108,8 @@ async fn failures_of_the_same_moment_are_one_attempt() {
 async fn a_hint_does_not_renew_what_is_over() {
     let hand = Arc::new(ManualClock::new());
     let clock = Clock::manual(hand.clone());
-    let odd = Arc::new(Odd::on(MemoryStore::new(clock.clone())));
-    let locks = Locks::on(odd.clone()).clock(clock).await.unwrap();
+    let odd = Arc::new(Odd::on(MemoryStore::new(clock)));
+    let locks = Locks::on(odd.clone()).await.unwrap();
     let mut events = locks.events();
     let capped = locks.lock("x").max_hold(Duration::from_secs(1)).acquire().await.unwrap();
     let _other = locks.lock("y").acquire().await.unwrap();
@@ -126,8 +126,8 @@ async fn a_hint_does_not_renew_what_is_over() {
 async fn a_hint_does_not_extend_a_lease_without_renewal() {
     let hand = Arc::new(ManualClock::new());
     let clock = Clock::manual(hand.clone());
-    let odd = Arc::new(Odd::on(MemoryStore::new(clock.clone())));
-    let locks = Locks::on(odd.clone()).clock(clock).await.unwrap();
+    let odd = Arc::new(Odd::on(MemoryStore::new(clock)));
+    let locks = Locks::on(odd.clone()).await.unwrap();
     let fixed = locks.lock("x").no_renewal().acquire().await.unwrap();
     let _other = locks.lock("y").acquire().await.unwrap();
     let mut events = locks.events();

@@ -146,8 +146,8 @@ fn a_loss_is_told_outside_the_lock() {
         runtime.block_on(async {
             let hand = Arc::new(ManualClock::new());
             let clock = Clock::manual(hand.clone());
-            let store = MemoryStore::new(clock.clone());
-            let locks = Locks::on(store).clock(clock).await.unwrap();
+            let store = MemoryStore::new(clock);
+            let locks = Locks::on(store).await.unwrap();
             let lease = Arc::new(locks.lock("x").no_renewal().acquire().await.unwrap());
             let waker = Arc::new(Looks(std::sync::Mutex::new(Some(lease.clone()))));
             let cancelled = lease.cancellation_token();

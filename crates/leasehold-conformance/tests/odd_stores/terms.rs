@@ -40,9 +40,9 @@ async fn a_named_store_and_its_client_have_one_clock() {
 #[tokio::test]
 async fn what_a_store_adds_to_the_drift_is_taken_off_the_deadline() {
     let clock = Clock::manual(Arc::new(ManualClock::new()));
-    let mut odd = Odd::on(MemoryStore::new(clock.clone()));
+    let mut odd = Odd::on(MemoryStore::new(clock));
     odd.guarantees.extra_drift = Duration::from_secs(1);
-    let locks = Locks::on(Arc::new(odd)).clock(clock).await.unwrap();
+    let locks = Locks::on(Arc::new(odd)).await.unwrap();
     let lease = locks.lock("x").ttl(Duration::from_secs(10)).acquire().await.unwrap();
     assert_eq!(lease.remaining(), Duration::from_millis(10_000 - 100 - 2 - 1_000));
 }

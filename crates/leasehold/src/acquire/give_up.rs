@@ -7,7 +7,7 @@ use super::Attempt;
 use super::undo::{Trace, undo_once};
 use crate::clock::Moment;
 use crate::context::Context;
-use crate::error::{Error, ErrorKind, Outcome, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::holder::{HeldBy, Holder};
 
 /// How much longer than its patience an acquisition may take: for a request that is under way,
@@ -75,11 +75,6 @@ impl Attempt<'_> {
                 format!("the store does not answer; {ago:.1} s ago {holder} held the lock")
             }
         };
-        let told = Error::new(error.kind().clone(), message);
-        let told = match error.outcome() {
-            Outcome::Unknown => told.outcome_unknown(),
-            _ => told,
-        };
-        told.caused_by(error)
+        Error::new(error.kind().clone(), message).with_outcome_of(&error).caused_by(error)
     }
 }

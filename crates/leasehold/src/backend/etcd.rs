@@ -127,7 +127,7 @@ impl EtcdStore {
             ErrorKind::Unusable if no_password => {
                 let message = "etcd refuses this user, and the URL has no password for it: write \
                                etcd://user:password@host";
-                Error::new(ErrorKind::Unusable, message).caused_by(error)
+                Error::new(ErrorKind::Unusable, message).not_applied().caused_by(error)
             }
             _ => error,
         })?;

@@ -90,6 +90,10 @@ impl Backend for MemoryStore {
         &self.guarantees
     }
 
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     fn limits(&self) -> Limits {
         // A batch saves nothing here, and bounds how long the mutex is held.
         Limits::new(256, usize::MAX).together(256)

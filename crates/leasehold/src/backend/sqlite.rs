@@ -130,7 +130,7 @@ impl SqliteStore {
         path::share_log(&path);
         let unusable = |error: std::io::Error| {
             let message = format!("cannot use {}: {error}", path.display());
-            Error::new(ErrorKind::Unavailable, message).caused_by(error)
+            Error::new(ErrorKind::Unavailable, message).not_applied().caused_by(error)
         };
         let folder = path::beside(&path, "-bells");
         let bell = format!("{:016x}", rand::random::<u64>());

@@ -48,6 +48,7 @@ mod wait;
 #[derive(Debug)]
 pub struct ZookeeperStore {
     target: Arc<Target>,
+    clock: Clock,
     guarantees: Guarantees,
     paths: Paths,
     shared: Arc<Shared>,
@@ -88,8 +89,9 @@ impl ZookeeperStore {
             may_lose: &["a data folder restored from a backup takes locks and tokens back with it"],
             ..Guarantees::of("zookeeper")
         };
-        let (shared, paths) = (Arc::new(Shared::new(clock)), Paths::of(&target));
+        let (shared, paths) = (Arc::new(Shared::new(clock.clone())), Paths::of(&target));
         let store = Arc::new(Self {
+            clock,
             guarantees,
             sessions: Sessions::new(target.clone(), shared.clone(), paths.bell()),
             target,

@@ -327,7 +327,7 @@ impl Shared {
             AbortOnDrop(self.context.runtime.spawn(async move { backend.renew(holds).await }));
         let asking = async {
             let panicked = |_| Error::new(ErrorKind::Internal, "the store's code panicked");
-            task.await.unwrap_or_else(|error| Err(panicked(error).outcome_unknown()))
+            task.await.unwrap_or_else(|error| Err(panicked(error)))
         };
         let only = if let [due] = due.as_slice() { Some(due.core.name()) } else { None };
         let answer = self.context.ask_within(limit, asking).await;
@@ -337,7 +337,10 @@ impl Shared {
         }
         match answer {
             Ok(verdicts) if verdicts.len() == due.len() => Ok(verdicts),
-            Ok(_) => Err(Error::new(ErrorKind::Internal, "the store lost a renewal's verdict")),
+            Ok(_) => {
+                let kind = if due.len() > 1 { ErrorKind::RetryAlone } else { ErrorKind::Internal };
+                Err(Error::new(kind, "the store lost a renewal's verdict"))
+            }
             Err(error) => Err(error.during(Operation::Renew, only)),
         }
     }

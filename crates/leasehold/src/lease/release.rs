@@ -48,7 +48,7 @@ impl Releasing {
             }
         }
         let message = "the store does not answer; the release is sent again until the lease lapses";
-        let error = Error::new(ErrorKind::Unreachable, message).outcome_unknown();
+        let error = Error::new(ErrorKind::Unreachable, message);
         Err(self.explain(error))
     }
 

@@ -282,7 +282,7 @@ mod tests {
             let mut dice = fastrand::Rng::with_seed(seed);
             let hand = Arc::new(ManualClock::new());
             let clock = Clock::manual(hand.clone());
-            let context = Context::of_a_part(MemoryStore::new(clock.clone()), clock.clone());
+            let context = Context::of_a_part(MemoryStore::new(clock.clone()));
             let (mut schedule, mut expected) = (Schedule::default(), Expected::default());
             let mut in_hand = Vec::new();
             let mut gone = Vec::new();

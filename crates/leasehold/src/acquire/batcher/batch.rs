@@ -104,11 +104,11 @@ pub(super) fn only<T>(mut answers: Vec<T>) -> Result<T> {
 
 fn wrong_count() -> Error {
     let message = "the store did not answer each request once; please report this";
-    Error::new(ErrorKind::Internal, message).outcome_unknown()
+    Error::new(ErrorKind::Internal, message)
 }
 
 pub(super) fn nobody_answers() -> Error {
     let message = "the request was dropped: the store's code panicked, or the runtime that this \
                    client was connected on has ended";
-    Error::new(ErrorKind::Internal, message).outcome_unknown()
+    Error::new(ErrorKind::Internal, message)
 }

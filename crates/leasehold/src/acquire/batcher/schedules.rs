@@ -32,6 +32,7 @@ const RELEASES: usize = 1;
 /// A store that answers when the test says so, or at once.
 #[derive(Debug)]
 struct Scripted {
+    clock: Clock,
     guarantees: Guarantees,
     limits: Limits,
     /// Whether it refuses and panics now and then.
@@ -123,6 +124,10 @@ impl Backend for Scripted {
         &self.guarantees
     }
 
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     fn limits(&self) -> Limits {
         self.limits
     }
@@ -198,6 +203,7 @@ impl Batchers {
             Limits::new(4, 8),
         ];
         let store = Arc::new(Scripted {
+            clock: Clock::manual(hand.clone()),
             guarantees: Guarantees::of(STORE),
             limits: limits[seed as usize % limits.len()],
             faulty: seed / 6 % 2 == 1,
@@ -208,8 +214,7 @@ impl Batchers {
                 most: [0; 2],
             }),
         });
-        let clock = Clock::manual(hand.clone());
-        let context = Arc::new(Context::of_a_part(store.clone(), clock));
+        let context = Arc::new(Context::of_a_part(store.clone()));
         let (claims, releases) = batchers(&context);
         Self { store, claims, releases }
     }

@@ -141,7 +141,7 @@ async fn acquire_alone(
         None => "the sessions of this client end as fast as they are opened; try again",
         Some(_) => "keys of this client's earlier claims are still in this line; try again",
     };
-    Err(Error::new(ErrorKind::Unavailable, message))
+    Err(Error::new(ErrorKind::Unavailable, message).not_applied())
 }
 
 async fn decide(store: &EtcdStore, placed: &Placed, mut answer: Answer) -> Result<Decision> {
@@ -207,7 +207,7 @@ async fn decide(store: &EtcdStore, placed: &Placed, mut answer: Answer) -> Resul
 /// The janitor did not wait for the answer, and its key is being removed.
 fn given_up() -> Error {
     let message = "the claim took too long and was given up";
-    Error::new(ErrorKind::Unavailable, message).outcome_unknown()
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 pub(super) async fn settle(

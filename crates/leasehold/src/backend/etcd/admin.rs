@@ -176,7 +176,7 @@ pub(super) async fn force_release(
         }
     }
     let message = "the lock changes hands too fast to be taken away; try again";
-    Err(Error::new(ErrorKind::Unavailable, message))
+    Err(Error::new(ErrorKind::Unavailable, message).not_applied())
 }
 
 /// What `doctor` shows of the cluster.

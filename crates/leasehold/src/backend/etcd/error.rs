@@ -63,9 +63,9 @@ pub(super) fn explain(error: EtcdError) -> Error {
         EtcdError::TransportError(cause) if never_sent(cause) => no_connection(cause),
         EtcdError::TransportError(cause) => {
             let message = format!("the connection failed: {}", innermost(cause));
-            Error::new(ErrorKind::Unreachable, message).outcome_unknown()
+            Error::new(ErrorKind::Unreachable, message)
         }
-        _ => Error::new(ErrorKind::Unreachable, error.to_string()).outcome_unknown(),
+        _ => Error::new(ErrorKind::Unreachable, error.to_string()),
     };
     let said = explained.to_string();
     explained.caused_by(Cause { error, said })
@@ -74,65 +74,65 @@ pub(super) fn explain(error: EtcdError) -> Error {
 fn of_status(status: &Status) -> Error {
     use ErrorKind::{Invalid, Unavailable, Unreachable, Unusable};
     let said = status.message().trim_start_matches("etcdserver: ");
-    let refused =
-        |advice: &str| Error::new(Unusable, format!("etcd refuses this user ({said}); {advice}"));
+    let refused = |kind, message: &str| Error::new(kind, message).not_applied();
+    let refuses_user =
+        |advice: &str| refused(Unusable, &format!("etcd refuses this user ({said}); {advice}"));
     match status.code() {
         Code::Unavailable if never_sent(status) => no_connection(status),
         Code::Unimplemented => {
             let message = format!("what answers there does not speak as etcd does ({said})");
-            Error::new(Unreachable, message)
+            refused(Unreachable, &message)
         }
         // Turned away before it was proposed.
         Code::Unavailable if said.contains("no leader") => {
-            Error::new(Unreachable, "no leader: the member has lost the majority of its cluster")
+            refused(Unreachable, "no leader: the member has lost the majority of its cluster")
         }
         Code::ResourceExhausted if said.contains("database space exceeded") => {
             let message = "etcd's quota is used up; compact and defragment it, then clear the \
                            alarm NOSPACE";
             // What crosses the quota while it is applied stays applied.
-            Error::new(Unavailable, message).outcome_unknown()
+            Error::new(Unavailable, message)
         }
-        Code::ResourceExhausted if said.contains("too many requests") => {
-            Error::new(Unavailable, said)
-        }
+        Code::ResourceExhausted if said.contains("too many requests") => refused(Unavailable, said),
         // A connection that was ended for its many pings, with requests on it.
-        Code::ResourceExhausted => Error::new(Unavailable, said).outcome_unknown(),
+        Code::ResourceExhausted => Error::new(Unavailable, said),
         Code::PermissionDenied | Code::Unauthenticated => {
-            refused("check the user, its password and its role's keys")
+            refuses_user("check the user, its password and its role's keys")
         }
         Code::InvalidArgument if said.contains("authentication failed") => {
-            refused("check the user and the password in the URL")
+            refuses_user("check the user and the password in the URL")
         }
         Code::InvalidArgument if said.contains("user name is empty") => {
             let message = "etcd wants a user and a password, and the URL has none: write \
                            etcd://user:password@host";
-            Error::new(Unusable, message)
+            refused(Unusable, message)
         }
         Code::FailedPrecondition if said.contains("authentication is not enabled") => {
             let message = "this etcd has no users (authentication is not enabled): leave the user \
                            out of the URL, or enable it";
-            Error::new(Unusable, message)
+            refused(Unusable, message)
         }
         Code::InvalidArgument if said.contains(OLD_TOKEN) => {
             let message = "etcd's users and roles change again and again; try again later";
-            Error::new(Unavailable, message)
+            refused(Unavailable, message)
         }
         Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition | Code::OutOfRange => {
             Error::new(Invalid, said)
         }
-        _ => Error::new(Unreachable, said).outcome_unknown(),
+        _ => Error::new(Unreachable, said),
     }
 }
 
 fn no_connection(cause: &dyn StdError) -> Error {
     let cause = innermost(cause);
     let advice = "check the address, and that etcd runs there";
-    Error::new(ErrorKind::Unreachable, format!("no connection: {cause}; {advice}"))
+    let message = format!("no connection: {cause}; {advice}");
+    Error::new(ErrorKind::Unreachable, message).not_applied()
 }
 
 pub(super) fn broken_reply() -> Error {
     let message = "etcd's answer does not fit the request; please report this";
-    Error::new(ErrorKind::Internal, message).outcome_unknown()
+    Error::new(ErrorKind::Internal, message)
 }
 
 /// Whether the lease of a request is not there (any more). Nothing was applied then.

@@ -207,13 +207,13 @@ impl EtcdStore {
         }
         let session = Session::open(self, seconds).await.map_err(|error| {
             // Nothing of the claim itself was sent: without a session it was not applied.
-            Error::new(error.kind().clone(), error.to_string()).caused_by(error)
+            Error::new(error.kind().clone(), error.to_string()).not_applied().caused_by(error)
         })?;
         let mut ledger = self.ledger.lock();
         ledger.add_session(seconds, session);
         ledger.place(claim, seconds, self.clock.now()).ok_or_else(|| {
             let message = "etcd took longer to open a session than the TTL lasts; use a longer one";
-            Error::new(ErrorKind::Unavailable, message)
+            Error::new(ErrorKind::Unavailable, message).not_applied()
         })
     }
 

@@ -33,6 +33,7 @@ macro_rules! verbs {
                 Backend, Claim, Finding, Force, ForceRelease, Grant, Hint, Hold, Limits, LockId,
                 LockInfo, Release, Renewal, Reply, Turn, Verdict,
             };
+            use $crate::clock::Clock;
             use $crate::error::Operation;
             use $crate::guarantees::Guarantees;
 
@@ -44,6 +45,10 @@ macro_rules! verbs {
 
                 fn limits(&self) -> Limits {
                     $limits
+                }
+
+                fn clock(&self) -> &Clock {
+                    &self.clock
                 }
 
                 fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>> {
@@ -224,7 +229,15 @@ mod tests {
 
     /// A store that can do nothing.
     #[derive(Debug)]
-    struct Broken(Guarantees);
+    struct Broken {
+        clock: crate::clock::Clock,
+        guarantees: Guarantees,
+    }
+
+    fn store() -> Arc<Broken> {
+        let guarantees = Guarantees::of("broken");
+        Arc::new(Broken { clock: crate::clock::Clock::boot(), guarantees })
+    }
 
     fn broken<T>() -> crate::Result<T> {
         Err(Error::new(ErrorKind::Unavailable, "it is broken"))
@@ -272,11 +285,11 @@ mod tests {
         }
     }
 
-    super::verbs!(Broken, "broken", |store| &store.0, Limits::new(1, 1));
+    super::verbs!(Broken, "broken", |store| &store.guarantees, Limits::new(1, 1));
 
     #[tokio::test]
     async fn an_error_says_where_and_during_what_it_came() {
-        let store = Arc::new(Broken(Guarantees::of("broken")));
+        let store = store();
         let name = Name::new("job").unwrap();
         let holder = Arc::new(Holder::this_process());
         let claim = Claim::new(name.clone(), Duration::from_secs(1), holder);
@@ -298,7 +311,7 @@ mod tests {
     /// Nothing of it reaches a store that would take it for an exclusive lock.
     #[tokio::test]
     async fn what_the_store_does_not_have_is_refused() {
-        let store = Arc::new(Broken(Guarantees::of("broken")));
+        let store = store();
         let name = Name::new("job").unwrap();
         let holder = Arc::new(Holder::this_process());
         let mut claim = Claim::new(name.clone(), Duration::from_secs(1), holder);

@@ -98,7 +98,7 @@ impl Session {
         pooled: bool,
     ) -> Result<Self> {
         let place: Arc<str> = settings.place.as_str().into();
-        let unreachable = |message| Error::new(ErrorKind::Unreachable, message);
+        let unreachable = |message| Error::new(ErrorKind::Unreachable, message).not_applied();
         let limit = settings.connect_timeout + Duration::from_secs(1);
         let connecting = tokio::time::timeout(limit, config.connect(settings.tls.clone()));
         let connected = connecting.await.map_err(|_| {
@@ -259,7 +259,7 @@ fn not_applied(error: Error) -> Error {
 
 pub(super) fn odd_answer() -> Error {
     let message = "the server's answer is not what was asked for; please report this";
-    Error::new(ErrorKind::Internal, message).outcome_unknown()
+    Error::new(ErrorKind::Internal, message)
 }
 
 async fn drive(

@@ -12,12 +12,13 @@ pub(super) fn explain(error: tokio_postgres::Error, place: &str) -> Error {
             // An error of the statement rolled it back. One that ends the session may
             // have come in the middle of the commit.
             let rolled_back = answer.parsed_severity() == Some(Severity::Error);
-            let explained = if rolled_back { explained } else { explained.outcome_unknown() };
+            let explained =
+                if rolled_back { explained.not_applied() } else { explained.outcome_unknown() };
             explained.caused_by(error)
         }
         None => {
             let message = format!("the connection to {place} broke: {error}");
-            Error::new(ErrorKind::Unreachable, message).caused_by(error).outcome_unknown()
+            Error::new(ErrorKind::Unreachable, message).caused_by(error)
         }
     }
 }
@@ -25,7 +26,7 @@ pub(super) fn explain(error: tokio_postgres::Error, place: &str) -> Error {
 /// What an attempt to connect ended with: nothing was asked yet.
 pub(super) fn not_connected(error: tokio_postgres::Error, place: &str) -> Error {
     if let Some(answer) = error.as_db_error() {
-        return answered(answer, place).caused_by(error);
+        return answered(answer, place).not_applied().caused_by(error);
     }
     let source = std::error::Error::source(&error);
     let reason = source.map_or_else(|| error.to_string(), |source| format!("{error}: {source}"));
@@ -42,7 +43,7 @@ pub(super) fn not_connected(error: tokio_postgres::Error, place: &str) -> Error 
         );
         (ErrorKind::Unreachable, message)
     };
-    Error::new(kind, message).caused_by(error)
+    Error::new(kind, message).not_applied().caused_by(error)
 }
 
 fn not_let_in(reason: &str, place: &str) -> String {

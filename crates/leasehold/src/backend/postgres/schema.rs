@@ -68,7 +68,7 @@ async fn missing(session: &Session) -> Result<Option<&'static str>> {
                  {VERSION}; use the newest leasehold everywhere",
                 session.place
             );
-            Err(Error::new(ErrorKind::Unusable, message))
+            Err(Error::new(ErrorKind::Unusable, message).not_applied())
         }
     }
 }

@@ -137,7 +137,7 @@ impl SessionStore {
             done.unwrap_or_else(|| {
                 let message = "the request was dropped: the store's code panicked, or the runtime \
                                that it was connected on has ended";
-                Err(Error::new(ErrorKind::Internal, message).outcome_unknown())
+                Err(Error::new(ErrorKind::Internal, message))
             })
         })
     }

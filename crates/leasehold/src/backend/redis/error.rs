@@ -23,14 +23,14 @@ impl Failure {
             _ => {
                 let message = "the connection to the server ended before it answered";
                 let error = Error::new(ErrorKind::Unreachable, message).caused_by(error);
-                Self::Unanswered(error.outcome_unknown())
+                Self::Unanswered(error)
             }
         }
     }
 
     pub(crate) fn silent() -> Self {
         let message = "the server did not answer in time";
-        Self::Unanswered(Error::new(ErrorKind::Unreachable, message).outcome_unknown())
+        Self::Unanswered(Error::new(ErrorKind::Unreachable, message))
     }
 
     /// What the server refused it for, in one word.
@@ -100,14 +100,14 @@ fn refused(error: RedisError) -> Error {
             let message = "the user in the URL may not do this: it needs EVALSHA, SCRIPT LOAD, \
                            PUBLISH, SUBSCRIBE, the lock keys, {*}leasehold:* and the channels \
                            leasehold:* and {*}leasehold:*";
-            return Error::new(Unusable, message).caused_by(error).outcome_unknown();
+            return Error::new(Unusable, message).caused_by(error);
         }
         _ => {
             let message = format!("the server refused it: {error}");
-            return Error::new(Unusable, message).outcome_unknown();
+            return Error::new(Unusable, message);
         }
     };
-    Error::new(kind, advice).caused_by(error)
+    Error::new(kind, advice).not_applied().caused_by(error)
 }
 
 /// Where the URL has the user and the password for a server.
@@ -169,13 +169,13 @@ pub(super) fn not_connected(host: &Host, login: Login, error: RedisError) -> Err
         }
         _ => (Unreachable, there_is_none()),
     };
-    Error::new(kind, message).caused_by(error)
+    Error::new(kind, message).not_applied().caused_by(error)
 }
 
 /// An answer that no script of ours gives.
 pub(crate) fn unexpected() -> Error {
     let message = "the server answered something that no script of ours answers; please report it";
-    Error::new(ErrorKind::Internal, message).outcome_unknown()
+    Error::new(ErrorKind::Internal, message)
 }
 
 #[cfg(test)]

@@ -214,7 +214,7 @@ impl Server {
         let limit = self.connector.settings.timeout;
         let connected = timeout(limit, self.connect()).await.unwrap_or_else(|_| {
             let message = format!("{} did not answer within {limit:?}", self.host);
-            Err(Error::new(ErrorKind::Unreachable, message))
+            Err(Error::new(ErrorKind::Unreachable, message).not_applied())
         })?;
         self.reorderings.fetch_add(1, Ordering::AcqRel);
         if self.connected_before.swap(true, Ordering::AcqRel) {
@@ -236,7 +236,7 @@ impl Server {
             let said = connection.ask(&Request::of(&["ROLE"])).await.map_err(failed)?;
             if !is_master(&said) {
                 let message = format!("{} is no master (any more)", self.host);
-                return Err(Error::new(ErrorKind::Unreachable, message));
+                return Err(Error::new(ErrorKind::Unreachable, message).not_applied());
             }
         }
         let mut keeps = FORGETS;

@@ -181,6 +181,6 @@ fn partly(mut failures: Vec<Error>) -> Error {
     let unknown = failures.iter().position(|error| error.outcome() != Outcome::NotApplied);
     match unknown {
         Some(unknown) => failures.swap_remove(unknown),
-        None => Error::new(ErrorKind::Invalid, "a part of the cluster did not do its part"),
+        None => Error::new(ErrorKind::RetryAlone, "a part of the cluster did not do its part"),
     }
 }

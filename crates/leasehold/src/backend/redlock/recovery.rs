@@ -379,7 +379,7 @@ impl RedlockStore {
                 Next::Nothing | Next::Stuck => {
                     let message = "nodes changed while they were repaired: look again with \
                                    `leasehold doctor`";
-                    return Err(Error::new(ErrorKind::Unavailable, message));
+                    return Err(Error::new(ErrorKind::Unavailable, message).not_applied());
                 }
             }
         }

@@ -54,7 +54,7 @@ impl Fault {
                      (`fuser {path}`): a stopped process, a debugger or an sqlite3 shell inside \
                      a transaction"
                 );
-                Error::new(ErrorKind::Unavailable, message)
+                Error::new(ErrorKind::Unavailable, message).not_applied()
             }
             Self::Sqlite(error) => explain(error, path),
             Self::Commit(error) => {
@@ -135,5 +135,5 @@ fn explain(error: rusqlite::Error, path: &Path) -> Error {
         Some(ErrorCode::OutOfMemory) => (Unavailable, "SQLite ran out of memory".to_owned()),
         _ => (Internal, format!("{file}: {error}")),
     };
-    Error::new(kind, message).caused_by(error)
+    Error::new(kind, message).not_applied().caused_by(error)
 }

@@ -131,7 +131,7 @@ fn replaced(path: &Path) -> Error {
          nobody any more: restart all processes that use it",
         path.display()
     );
-    Error::new(ErrorKind::Gone, message)
+    Error::new(ErrorKind::Gone, message).not_applied()
 }
 
 /// Whether this file is the root of a mount. The path is in full, and need not exist.
@@ -210,7 +210,7 @@ pub(super) fn refuse_shared_disks(database: &Path) -> Result<()> {
     let found = statfs(directory).map_err(|error| {
         let shown = directory.display();
         let message = format!("cannot look at {shown}: {error}; the directory must exist");
-        Error::new(ErrorKind::Unusable, message).caused_by(error)
+        Error::new(ErrorKind::Unusable, message).not_applied().caused_by(error)
     })?;
     let parts = parts(database);
     let others = parts.iter().filter_map(|part| Some((part.as_path(), statfs(part).ok()?)));

@@ -44,7 +44,7 @@ pub(super) fn default_path() -> Result<PathBuf> {
     })?;
     DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(|error| {
         let message = format!("cannot create {}: {error}", directory.display());
-        Error::new(ErrorKind::Unusable, message).caused_by(error)
+        Error::new(ErrorKind::Unusable, message).not_applied().caused_by(error)
     })?;
     Ok(directory.join("locks.db"))
 }
@@ -65,7 +65,7 @@ pub(super) fn resolve(path: &Path) -> Result<PathBuf> {
         }
     }
     let message = format!("{} is a link that leads nowhere", path.display());
-    Err(Error::new(ErrorKind::Unusable, message))
+    Err(Error::new(ErrorKind::Unusable, message).not_applied())
 }
 
 fn in_its_directory(path: &Path) -> Result<PathBuf> {
@@ -79,7 +79,7 @@ fn in_its_directory(path: &Path) -> Result<PathBuf> {
             "there is no directory {}: {error}; create it, or choose another path",
             directory.display()
         );
-        Error::new(ErrorKind::Unusable, message).caused_by(error)
+        Error::new(ErrorKind::Unusable, message).not_applied().caused_by(error)
     })?;
     Ok(full.join(file))
 }

@@ -118,7 +118,8 @@ impl Session {
             .query_row((), |row| Ok((row.get(0)?, row.get(1)?)))?;
         let last = last.map_or(Token::new(0), |row| row.token).max(Token::new(floor as u64));
         let token = Token::after(last, self.clock.wall_micros()).ok_or_else(|| {
-            Error::new(ErrorKind::Unusable, "no token below 2^53 is left in this database")
+            let message = "no token below 2^53 is left in this database";
+            Error::new(ErrorKind::Unusable, message).not_applied()
         })?;
         if token.get() > self.ceiling as u64 {
             return Err(Fault::Ceiling(token.get()));

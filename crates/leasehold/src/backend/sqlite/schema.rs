@@ -158,7 +158,7 @@ fn open_file(path: &Path) -> Result<Connection, Fault> {
             "{} cannot be opened for writing; file and directory must be writable for this user",
             path.display()
         );
-        return Err(Error::new(ErrorKind::Unusable, message).into());
+        return Err(Error::new(ErrorKind::Unusable, message).not_applied().into());
     }
     connection.busy_timeout(Duration::ZERO)?;
     Ok(connection)
@@ -199,7 +199,7 @@ fn identify(connection: &Connection, path: &Path) -> Result<bool, Fault> {
             "{path} was written by a newer Leasehold (schema {version}, this one knows {VERSION}); \
              upgrade this program, the file was left as it is"
         );
-        return Err(Error::new(ErrorKind::Unusable, message).into());
+        return Err(Error::new(ErrorKind::Unusable, message).not_applied().into());
     }
     Ok(false)
 }

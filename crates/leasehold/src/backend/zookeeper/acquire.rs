@@ -157,7 +157,9 @@ async fn send(
     }
     if !store.shared.enter(entries.iter()) {
         // Meanwhile, or while its session was opened: it must not come now.
-        return Err(Error::new(ErrorKind::Unavailable, "a claim was settled meanwhile"));
+        return Err(
+            Error::new(ErrorKind::Unavailable, "a claim was settled meanwhile").not_applied()
+        );
     }
     store.shared.chores.notify_one();
     let placed = place(store, session, entries).await.inspect_err(|error| {
@@ -304,7 +306,7 @@ async fn place_many(
 
 fn incomplete() -> Error {
     let message = "ZooKeeper did not answer each claim of a batch";
-    Error::new(ErrorKind::Internal, message).outcome_unknown()
+    Error::new(ErrorKind::Internal, message)
 }
 
 /// The queue of a claim's lock, if we see all that happens there. A claim that does not wait

@@ -5,31 +5,36 @@ use std::error::Error as _;
 use zookeeper_client::Error as Zk;
 
 use super::layout::Layout;
-use crate::error::{Error, ErrorKind, Outcome};
+use crate::error::{Error, ErrorKind};
 
 /// An error of a request that was sent: whether it was applied is known only where the
 /// server itself refused it.
 pub(super) fn of_request(error: Zk) -> Error {
-    let refused = |message: &str| Error::new(ErrorKind::Refused, message);
+    let refused = |kind, message: &str| Error::new(kind, message).not_applied();
     let known = match &error {
-        Zk::NoAuth => Error::new(
+        Zk::NoAuth => refused(
             ErrorKind::Unusable,
             "ZooKeeper does not allow it to these credentials: check the user and the password in \
              the URL, and the ACL of the lock's nodes",
         ),
-        Zk::AuthFailed => Error::new(
+        Zk::AuthFailed => refused(
             ErrorKind::Unusable,
             "ZooKeeper does not accept these credentials: check the user and the password in the URL",
         ),
-        Zk::InvalidAcl => refused("ZooKeeper refuses the ACL: acl=creator needs a user in the URL"),
-        Zk::Unimplemented => refused("this ZooKeeper is too old: version 3.6 or later is needed"),
-        Zk::QuotaExceeded => Error::new(
+        Zk::InvalidAcl => refused(
+            ErrorKind::Refused,
+            "ZooKeeper refuses the ACL: acl=creator needs a user in the URL",
+        ),
+        Zk::Unimplemented => {
+            refused(ErrorKind::Refused, "this ZooKeeper is too old: version 3.6 or later is needed")
+        }
+        Zk::QuotaExceeded => refused(
             ErrorKind::Unavailable,
             "a ZooKeeper quota on this path is used up: raise it, or use another root",
         ),
-        Zk::Throttled | Zk::NotReadOnly => Error::new(
+        Zk::Throttled | Zk::NotReadOnly => refused(
             ErrorKind::Unavailable,
-            format!("ZooKeeper does not take writes just now: {error}"),
+            &format!("ZooKeeper does not take writes just now: {error}"),
         ),
         Zk::NoNode
         | Zk::NodeExists
@@ -37,14 +42,14 @@ pub(super) fn of_request(error: Zk) -> Error {
         | Zk::BadVersion
         | Zk::NoChildrenForEphemerals => {
             let message = format!("somebody else changes the lock's nodes: {error}");
-            Error::new(ErrorKind::Unavailable, message)
+            refused(ErrorKind::Unavailable, &message)
         }
         Zk::BadArguments(_) | Zk::MarshallingError => {
             Error::invalid(format!("ZooKeeper cannot do it: {error}"))
         }
         _ => {
             let message = format!("no answer from ZooKeeper: {error}");
-            Error::new(ErrorKind::Unreachable, message).outcome_unknown()
+            Error::new(ErrorKind::Unreachable, message)
         }
     };
     known.caused_by(error)
@@ -67,19 +72,14 @@ pub(super) fn without_user(error: Error) -> Error {
     }
     let message = "ZooKeeper does not allow it to everybody, and the URL has no user: write \
                    zk://user:password@host, or check the ACL of the lock's nodes";
-    let explained = Error::new(error.kind().clone(), message);
-    let explained = match error.outcome() {
-        Outcome::Unknown => explained.outcome_unknown(),
-        _ => explained,
-    };
-    explained.caused_by(error)
+    Error::new(error.kind().clone(), message).with_outcome_of(&error).caused_by(error)
 }
 
 /// An error while a session was to be opened: no lock was touched.
 pub(super) fn of_connecting(error: Zk) -> Error {
     let error = of_request(error);
     let message = format!("no session could be opened: {error}");
-    Error::new(error.kind().clone(), message).caused_by(error)
+    Error::new(error.kind().clone(), message).not_applied().caused_by(error)
 }
 
 /// What looks like a lock node of the other layout is on a lock's path.

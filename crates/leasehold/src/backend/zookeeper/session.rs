@@ -83,7 +83,7 @@ pub(super) async fn connect(target: &Target, asked: Duration) -> Result<Client> 
     };
     timeout(OPENING, connecting).await.unwrap_or_else(|_| {
         let message = format!("no ZooKeeper server opened a session within {OPENING:?}");
-        Err(Error::new(ErrorKind::Unreachable, message))
+        Err(Error::new(ErrorKind::Unreachable, message).not_applied())
     })
 }
 
@@ -166,7 +166,7 @@ impl Session {
     /// Before something is sent: the driver would keep it until there is a connection again.
     pub(super) fn check_connected(&self) -> Result<()> {
         let message = "not connected to ZooKeeper just now";
-        let disconnected = || Error::new(ErrorKind::Unreachable, message);
+        let disconnected = || Error::new(ErrorKind::Unreachable, message).not_applied();
         self.is_connected().then_some(()).ok_or_else(disconnected)
     }
 

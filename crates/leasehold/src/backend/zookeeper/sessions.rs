@@ -128,7 +128,7 @@ impl Sessions {
             Ok(session)
         });
         opening.await.unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::Internal, "opening a session was interrupted"))
+            Err(Error::new(ErrorKind::Internal, "opening a session was interrupted").not_applied())
         })
     }
 }

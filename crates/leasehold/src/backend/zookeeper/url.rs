@@ -135,7 +135,7 @@ impl fmt::Debug for Target {
 fn digest(login: Login) -> Result<String> {
     let password = login.password.ok_or_else(|| {
         let message = "the URL has a user but no password: write zk://user:password@host";
-        Error::new(ErrorKind::Unusable, message)
+        Error::new(ErrorKind::Unusable, message).not_applied()
     })?;
     Ok(format!("{}:{password}", login.user.unwrap_or_default()))
 }

@@ -42,8 +42,7 @@ struct Scene {
 impl Scene {
     fn new(terms: Terms) -> Self {
         let hand = Arc::new(ManualClock::new());
-        let clock = Clock::manual(hand.clone());
-        let context = Context::of_a_part(MemoryStore::new(clock.clone()), clock);
+        let context = Context::of_a_part(MemoryStore::new(Clock::manual(hand.clone())));
         let events = context.announcer.subscribe();
         let core = LeaseCore::under(&context, &terms);
         Self { hand, context, events, core }

@@ -117,7 +117,7 @@ async fn try_all(
     if asked.is_ok() && !lifeline.is_open() {
         // Who noticed its end may have looked into the ledger before: nothing is held.
         let message = format!("the session at {} has ended", lifeline.session.place);
-        asked = Err(Error::new(ErrorKind::Unreachable, message));
+        asked = Err(Error::new(ErrorKind::Unreachable, message).not_applied());
     }
     for (_, claim) in &tried {
         ledger.asked.remove(&claim.owner);

@@ -192,7 +192,7 @@ pub(super) async fn force_release(
     while locks().await? != 0 {
         if store.clock.now() >= until {
             let message = format!("backend {backend} was told to end, but still has its locks");
-            return Err(Error::new(ErrorKind::Unavailable, message).outcome_unknown());
+            return Err(Error::new(ErrorKind::Unavailable, message));
         }
         tokio::time::sleep(ENDS_PAUSE).await;
     }

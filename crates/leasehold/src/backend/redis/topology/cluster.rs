@@ -284,5 +284,5 @@ impl Cluster {
 
 fn nobody() -> Error {
     let message = "no node of the cluster has this lock's slot; see redis-cli --cluster check";
-    Error::new(ErrorKind::Unavailable, message)
+    Error::new(ErrorKind::Unavailable, message).not_applied()
 }

@@ -149,12 +149,12 @@ impl Shared {
         let unknown = || {
             let message =
                 format!("the sentinel at {} knows no master {:?}", sentinel.host, self.name);
-            Error::new(ErrorKind::Unusable, message)
+            Error::new(ErrorKind::Unusable, message).not_applied()
         };
         let answer = match sentinel.ask_in_time(&ask).await {
             Err(failure) if failure.code() == Some("NOAUTH") => {
                 let message = Login::Sentinel.missing(&sentinel.host);
-                return Err(Error::new(ErrorKind::Unusable, message));
+                return Err(Error::new(ErrorKind::Unusable, message).not_applied());
             }
             answer => answer?,
         };
