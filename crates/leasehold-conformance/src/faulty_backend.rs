@@ -223,7 +223,9 @@ impl FaultyBackend {
                 Some(Fault::BadBatch) => {
                     Err(Error::new(ErrorKind::Invalid, "one of them is unknown"))
                 }
-                Some(Fault::Refuse) => Err(Error::new(ErrorKind::Unreachable, "refused")),
+                Some(Fault::Refuse) => {
+                    Err(Error::new(ErrorKind::Unreachable, "refused").not_applied())
+                }
                 Some(Fault::LoseRequest) => std::future::pending().await,
                 Some(Fault::SwallowReply) => {
                     let _ = send(store).await;

@@ -119,6 +119,12 @@ pub(crate) fn is_about_one_of_them(error: &Error) -> bool {
         )
 }
 
+/// The error of a store that did not answer each of these requests once.
+pub(crate) fn wrong_count(asked: usize) -> Error {
+    let kind = if asked > 1 { ErrorKind::RetryAlone } else { ErrorKind::Internal };
+    Error::new(kind, "the store did not answer each request once; please report this")
+}
+
 /// A pause before asking again: full jitter, doubling up to a bound.
 pub(crate) fn backoff(attempt: u32) -> Duration {
     const FIRST: u64 = 10;

@@ -19,7 +19,7 @@ use crate::backend::{
     Renewal, Reply, Turn, Verdict,
 };
 use crate::clock::{Clock, ManualClock};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::event::{EventKind, Events};
 use crate::guarantees::Guarantees;
 use crate::lease::LeaseState;
@@ -117,7 +117,12 @@ impl Remote {
             let _counted = counted;
             if refused {
                 some_time().await;
-                return Err(Error::invalid("one of them is wrong"));
+                let done = thread_rng().gen_bool(0.5);
+                if !done {
+                    return Err(Error::invalid("one of them is wrong"));
+                }
+                let _ = carried.await;
+                return Err(Error::new(ErrorKind::RetryAlone, "some of it is done"));
             }
             carried.await
         })

@@ -28,6 +28,8 @@ pub(crate) struct Odd {
     pub(crate) renew_says_nothing: AtomicBool,
     /// Renewals of several leases are refused for what is in them; each alone takes this long.
     pub(crate) renew_one_by_one: Duration,
+    /// Batches are done, but the answer is that each must be sent alone.
+    pub(crate) retry_alone: bool,
     /// Renewals get no answer for now.
     pub(crate) renew_away: AtomicBool,
     /// Renewals are proved by a session's keep-alive that was this long ago.
@@ -59,6 +61,7 @@ impl Odd {
             renew_lost: AtomicBool::new(false),
             renew_says_nothing: AtomicBool::new(false),
             renew_one_by_one: Duration::ZERO,
+            retry_alone: false,
             renew_away: AtomicBool::new(false),
             proved_ago: Duration::ZERO,
             release_panics: AtomicBool::new(false),
@@ -68,6 +71,16 @@ impl Odd {
             acquires: AtomicUsize::new(0),
             renewals: AtomicUsize::new(0),
         }
+    }
+}
+
+impl Odd {
+    fn answer<T>(&self, count: usize, answer: leasehold::Result<T>) -> leasehold::Result<T> {
+        let alone = !self.retry_alone || count == 1;
+        answer.and_then(|done| {
+            let some = || Error::new(ErrorKind::RetryAlone, "it did some of it");
+            alone.then_some(done).ok_or_else(some)
+        })
     }
 }
 
@@ -92,7 +105,7 @@ impl Backend for Odd {
                 self.acquire_panics.is_some_and(|part| claim.name.as_str().contains(part))
             };
             assert!(!claims.iter().any(bad), "a store with a bug");
-            acquired
+            self.answer(claims.len(), acquired)
         })
     }
     fn wait(self: Arc<Self>, claim: Claim) -> Reply<Turn> {
@@ -141,7 +154,14 @@ impl Backend for Odd {
     }
     fn release(self: Arc<Self>, holds: Vec<Hold>) -> Reply<Vec<Release>> {
         assert!(!self.release_panics.swap(false, Ordering::SeqCst), "a store with a bug");
-        self.store.clone().release(holds)
+        Box::pin(async move {
+            let count = holds.len();
+            let released = self.store.clone().release(holds).await;
+            if self.retry_alone {
+                tokio::time::sleep(self.slow).await;
+            }
+            self.answer(count, released)
+        })
     }
     fn inspect(self: Arc<Self>, lock: LockId) -> Reply<Option<LockInfo>> {
         self.store.clone().inspect(lock)

@@ -17,7 +17,7 @@ use super::schedule::{Flight, Place, Schedule};
 use super::state::{LeaseCore, Next, Question};
 use crate::backend::{Hold, Proof, Renewal};
 use crate::clock::{Alarm, Moment};
-use crate::context::{Context, is_about_one_of_them};
+use crate::context::{Context, is_about_one_of_them, wrong_count};
 use crate::error::{Error, ErrorKind, Operation, Result};
 use crate::failpoint::Point;
 use crate::loss::LossReason;
@@ -337,10 +337,7 @@ impl Shared {
         }
         match answer {
             Ok(verdicts) if verdicts.len() == due.len() => Ok(verdicts),
-            Ok(_) => {
-                let kind = if due.len() > 1 { ErrorKind::RetryAlone } else { ErrorKind::Internal };
-                Err(Error::new(kind, "the store lost a renewal's verdict"))
-            }
+            Ok(_) => Err(wrong_count(due.len())),
             Err(error) => Err(error.during(Operation::Renew, only)),
         }
     }

@@ -103,6 +103,8 @@ impl Releasing {
             Ok(Release::Released) => true,
             // Our own lost answer: it was there, and we gave it back.
             Ok(Release::NotHeld) => may_have_been_done,
+            // The same, within a batch that was sent again one by one.
+            Err(error) if *error.kind() == ErrorKind::RetryAlone => self.may_be_done,
             Err(error) if error.says_gone() => {
                 self.over = true;
                 self.core.found_gone(&self.leases.context, LossReason::StoreGone);

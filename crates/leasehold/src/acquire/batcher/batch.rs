@@ -7,8 +7,8 @@ use tokio::sync::oneshot;
 use tokio::task;
 
 use crate::backend::{Backend, Claim, Hold, Release, Reply, Verdict};
-use crate::context::{Context, is_about_one_of_them};
-use crate::error::{Error, ErrorKind, Result};
+use crate::context::{Context, is_about_one_of_them, wrong_count};
+use crate::error::{Error, ErrorKind, Outcome, Result};
 use crate::name::Name;
 
 /// A request that can travel with others of its kind.
@@ -19,6 +19,10 @@ pub(crate) trait Request: Clone + fmt::Debug + Send + 'static {
 
     fn name(&self) -> &Name;
     fn send(backend: Arc<dyn Backend>, batch: Vec<Self>) -> Reply<Vec<Self::Answer>>;
+
+    /// Whether a request that was done before is answered like this by itself, and not because
+    /// it was done before.
+    fn tells_the_same_again(answer: &Self::Answer) -> bool;
 }
 
 impl Request for Claim {
@@ -31,6 +35,11 @@ impl Request for Claim {
 
     fn send(backend: Arc<dyn Backend>, batch: Vec<Self>) -> Reply<Vec<Verdict>> {
         backend.acquire(batch)
+    }
+
+    /// An owner that has the lock is answered with its grant again.
+    fn tells_the_same_again(_: &Verdict) -> bool {
+        true
     }
 }
 
@@ -45,6 +54,11 @@ impl Request for Hold {
 
     fn send(backend: Arc<dyn Backend>, batch: Vec<Self>) -> Reply<Vec<Release>> {
         backend.release(batch)
+    }
+
+    /// What was given back a moment ago is not held.
+    fn tells_the_same_again(answer: &Release) -> bool {
+        *answer == Release::Released
     }
 }
 
@@ -61,34 +75,42 @@ pub(super) async fn send_batch<R: Request>(context: &Arc<Context>, batch: Vec<It
         return; // All their callers gave up.
     }
     let requests = batch.iter().map(|item| item.request.clone()).collect();
-    match context.ask(R::send(context.backend.clone(), requests)).await {
-        Ok(answers) if answers.len() == batch.len() => {
+    let asked = batch.len();
+    let error = match context.ask(R::send(context.backend.clone(), requests)).await {
+        Ok(answers) if answers.len() == asked => {
             for (item, answer) in batch.into_iter().zip(answers) {
                 let _ = item.reply.send(Ok(answer));
             }
+            return;
         }
-        Err(error) if batch.len() > 1 && is_about_one_of_them(&error) => {
-            send_one_by_one(context, batch).await;
-        }
-        failed => {
-            let error = failed.err().unwrap_or_else(wrong_count);
-            for item in batch {
-                let _ = item.reply.send(Err(error.clone()));
-            }
+        Ok(_) => wrong_count(asked),
+        Err(error) => error,
+    };
+    if asked > 1 && is_about_one_of_them(&error) {
+        send_one_by_one(context, batch, error).await;
+    } else {
+        for item in batch {
+            let _ = item.reply.send(Err(error.clone()));
         }
     }
 }
 
 /// One bad item failed them all. Each alone, and not one after the other: the last
-/// would wait for the time-outs of all before it.
-async fn send_one_by_one<R: Request>(context: &Arc<Context>, batch: Vec<Item<R>>) {
+/// would wait for the time-outs of all before it. What may only be news of the first time
+/// is answered with the batch's error.
+async fn send_one_by_one<R: Request>(context: &Arc<Context>, batch: Vec<Item<R>>, error: Error) {
+    let may_be_done = error.outcome() == Outcome::Unknown;
     let mut sending = task::JoinSet::new();
     for Item { request, reply } in batch {
-        let context = context.clone();
+        let (context, error) = (context.clone(), error.clone());
         let alone = R::send(context.backend.clone(), vec![request]);
         sending.spawn(async move {
-            let answers = context.ask(alone).await;
-            let _ = reply.send(answers.and_then(only));
+            let answer = context.ask(alone).await.and_then(only);
+            let tells = |answer: &R::Answer| !may_be_done || R::tells_the_same_again(answer);
+            let _ = reply.send(answer.and_then(|answer| match tells(&answer) {
+                true => Ok(answer),
+                false => Err(error),
+            }));
         });
     }
     while sending.join_next().await.is_some() {}
@@ -98,13 +120,8 @@ async fn send_one_by_one<R: Request>(context: &Arc<Context>, batch: Vec<Item<R>>
 pub(super) fn only<T>(mut answers: Vec<T>) -> Result<T> {
     match (answers.pop(), answers.is_empty()) {
         (Some(answer), true) => Ok(answer),
-        _ => Err(wrong_count()),
+        _ => Err(wrong_count(1)),
     }
-}
-
-fn wrong_count() -> Error {
-    let message = "the store did not answer each request once; please report this";
-    Error::new(ErrorKind::Internal, message)
 }
 
 pub(super) fn nobody_answers() -> Error {
