@@ -63,7 +63,7 @@ impl<T: Connected> Reconnect<T> {
         {
             return Err(error.clone());
         }
-        let connected = connect().await;
+        let connected = connect().await.map_err(Error::not_applied);
         *failed = connected.as_ref().err().map(|error| (self.clock.now(), error.clone()));
         if let Ok(made) = &connected {
             self.put(made.clone());
@@ -100,7 +100,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     use super::*;
-    use crate::error::ErrorKind;
+    use crate::error::{ErrorKind, Outcome};
 
     #[derive(Debug, Clone, Default)]
     struct Line(Arc<AtomicBool>);
@@ -145,7 +145,8 @@ mod tests {
         let refused = async || Err(Error::new(ErrorKind::Unreachable, "refused"));
         for (span, reached) in [(Duration::from_secs(600), false), (Duration::ZERO, true)] {
             let line = reconnect(span);
-            assert!(line.get(refused).await.is_err());
+            let error = line.get(refused).await.unwrap_err();
+            assert_eq!(error.outcome(), Outcome::NotApplied);
             assert_eq!(line.get(async || Ok(Line::default())).await.is_ok(), reached);
         }
     }

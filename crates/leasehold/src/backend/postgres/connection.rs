@@ -126,7 +126,7 @@ impl Session {
     async fn hello(&self, pooled: bool) -> Result<(i32, i32)> {
         let ask = "select pg_is_in_recovery() or current_setting('transaction_read_only')::bool, \
                    pg_backend_pid(), current_setting('server_version_num')::int4";
-        let row = self.ask(ask).await.map_err(not_applied)?.ok_or_else(odd_answer)?;
+        let row = self.ask(ask).await.map_err(Error::not_applied)?.ok_or_else(odd_answer)?;
         if row.get::<_, bool>(0) {
             return Err(Error::new(ErrorKind::Refused, standby(&self.place)));
         }
@@ -139,7 +139,7 @@ impl Session {
 
     /// Runs what is about this session alone: an error of it means that nothing else was asked.
     pub(super) async fn set_up(&self, sql: &str) -> Result<()> {
-        self.run(sql).await.map_err(not_applied)
+        self.run(sql).await.map_err(Error::not_applied)
     }
 
     /// Runs statements that are not prepared and give nothing.
@@ -250,11 +250,6 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// An error of what was asked before the request itself: nothing of that was asked yet.
-fn not_applied(error: Error) -> Error {
-    Error::new(error.kind().clone(), error.to_string())
 }
 
 pub(super) fn odd_answer() -> Error {

@@ -392,6 +392,7 @@ impl NodeVerdicts {
             (ErrorKind::Unavailable, advice)
         };
         Error::new(kind, format!("no majority of the nodes agrees: {self}; {advice}"))
+            .not_applied()
             .caused_by(self)
     }
 }

@@ -210,6 +210,5 @@ async fn set_up(session: &Session, sql: &str) -> Result<()> {
 
 /// What a session's set-up failed with: no lock was asked for.
 fn not_applied(session: &Session, error: tokio_postgres::Error) -> Error {
-    let error = explain(error, &session.place);
-    Error::new(error.kind().clone(), error.to_string()).not_applied()
+    explain(error, &session.place).not_applied()
 }
