@@ -3,7 +3,7 @@
 //! * [`deployment`]: the store with its servers; [`fault`]: what strikes; [`plan`]: how
 //! * [`worker`]: what is done under the locks
 //! * [`workers`]: the workers as processes or threads
-//! * [`schedule`]: when which of them is struck; [`halt`]: where they stop by themselves
+//! * [`schedule`]: when which of them is struck; [`pause_point`]: where they stop by themselves
 //! * [`table`]: what people read
 
 use std::path::{Path, PathBuf};
@@ -23,22 +23,22 @@ use crate::registers::Unfenced;
 mod agenda;
 pub mod deployment;
 pub mod fault;
-pub mod halt;
+pub mod pause_point;
 pub mod plan;
+mod proxies;
 pub mod schedule;
 mod stall;
 pub mod table;
-mod wire;
 pub mod worker;
 pub mod workers;
 
 use agenda::{Act, Agenda};
 use deployment::{Deployment, Store};
 use fault::{Fault, Place};
-use halt::{Halt, Said};
+use pause_point::{Pause, Said};
 use plan::Plan;
+use proxies::Proxies;
 use schedule::Strike;
-use wire::Wires;
 use worker::Orders;
 use workers::Member;
 
@@ -75,13 +75,16 @@ impl FaultRun<'_> {
         let driver = Recorder::create(&self.folder, "driver")?;
         let plan = self.store.plan(self.fault);
         let deployment = self.store.set(&self.folder, self.fault)?;
-        let wires = match self.fault.place() {
-            Place::Wire => Some(Wires::lay(plan.workers, &deployment.servers(), plan.gives_up)?),
+        let proxies = match self.fault.place() {
+            Place::Proxy => {
+                Some(Proxies::open(plan.workers, &deployment.servers(), plan.gives_up)?)
+            }
             _ => None,
         };
         driver.note("", self.began(&plan));
         let (members, (tells, hears)) = (Vec::new(), mpsc::channel());
-        let mut scene = Scene { run: self, plan, driver, members, tells, hears, deployment, wires };
+        let mut scene =
+            Scene { run: self, plan, driver, members, tells, hears, deployment, proxies };
         for slot in 0..scene.plan.workers {
             let member = scene.start(slot, 0)?;
             scene.members.push(member);
@@ -117,7 +120,7 @@ struct Scene<'a> {
     members: Vec<Running>,
     hears: Receiver<Told>,
     tells: Sender<Told>,
-    wires: Option<Wires>,
+    proxies: Option<Proxies>,
     deployment: Box<dyn Deployment>,
 }
 
@@ -156,8 +159,8 @@ impl Scene<'_> {
     }
 
     fn orders(&self, slot: usize, life: u64) -> Orders {
-        let servers = match &self.wires {
-            Some(wires) => wires.of(slot),
+        let servers = match &self.proxies {
+            Some(proxies) => proxies.of(slot),
             None => self.deployment.servers(),
         };
         let (run, plan) = (self.run, &self.plan);
@@ -171,42 +174,42 @@ impl Scene<'_> {
             long: if slot < plan.holders { 1_000 } else { plan.long },
             long_ms: plan.long_hold.as_millis() as u64,
             only_queues: plan.only_queues,
-            halts: plan.halts.clone().filter(|_| slot + plan.halters >= plan.workers),
+            pause_points: plan.pause_points.clone().filter(|_| slot + plan.pausing >= plan.workers),
             heedless: run.heedless,
             seed: run.seed.wrapping_add(1_000 * slot as u64 + 7_919 * life),
         }
     }
 
     /// Waits until all workers are connected: on a busy machine that can take longer than a
-    /// short run. Those that are ready begin, and may halt, before the others are.
-    fn gather(&mut self) -> Result<Vec<(usize, Halt)>> {
-        let (mut ready, mut halted) = (0, Vec::new());
+    /// short run. Those that are ready begin, and may pause, before the others are.
+    fn gather(&mut self) -> Result<Vec<(usize, Pause)>> {
+        let (mut ready, mut paused) = (0, Vec::new());
         while ready < self.plan.workers {
             match self.hears.recv_timeout(GATHERING) {
                 Ok((_, Said::Ready)) => ready += 1,
-                Ok((slot, Said::Halts(halt))) => halted.push((slot, halt)),
+                Ok((slot, Said::Pauses(pause))) => paused.push((slot, pause)),
                 Err(_) => bail!("{ready} of {} workers are ready", self.plan.workers),
             }
         }
-        Ok(halted)
+        Ok(paused)
     }
 
-    /// Follows the schedule, and stops those that halt, until all of it is over.
+    /// Follows the schedule, and stops those that pause, until all of it is over.
     fn strike_all(&mut self) -> Result<()> {
-        let halted = self.gather()?;
+        let paused = self.gather()?;
         let run = self.run;
         let began = Instant::now();
         let (slots, rhythm) = (self.plan.slots, self.plan.rhythm);
         let strikes = rhythm.map(|rhythm| schedule::draw(run.seed, slots, run.lasts, rhythm));
         let mut agenda = Agenda::of(strikes.into_iter().flatten());
-        for (slot, halt) in halted {
-            self.stop_halted(slot, &halt, began.elapsed(), &mut agenda)?;
+        for (slot, pause) in paused {
+            self.stop_paused(slot, &pause, began.elapsed(), &mut agenda)?;
         }
         while let Some(next) = agenda.next().or(Some(run.lasts).filter(|_| !agenda.ended)) {
             let wait = next.saturating_sub(began.elapsed());
             if let Ok((slot, said)) = self.hears.recv_timeout(wait) {
-                if let Said::Halts(halt) = said {
-                    self.stop_halted(slot, &halt, began.elapsed(), &mut agenda)?;
+                if let Said::Pauses(pause) = said {
+                    self.stop_paused(slot, &pause, began.elapsed(), &mut agenda)?;
                 }
                 continue;
             }
@@ -220,10 +223,10 @@ impl Scene<'_> {
     }
 
     /// A worker stands where it is to be stopped.
-    fn stop_halted(
+    fn stop_paused(
         &mut self,
         slot: usize,
-        halt: &Halt,
+        pause: &Pause,
         at: Duration,
         agenda: &mut Agenda,
     ) -> Result<()> {
@@ -231,7 +234,7 @@ impl Scene<'_> {
             self.members[slot].member.go_on();
             return Ok(());
         }
-        let strike = Strike { at, slot, lasts: halt.lasts, draw: 0 };
+        let strike = Strike { at, slot, lasts: pause.lasts, draw: 0 };
         agenda.put(Act::Heal, strike);
         self.inject(&strike)
     }
@@ -251,8 +254,8 @@ impl Scene<'_> {
         );
         match fault.place() {
             Place::Worker => self.strike_worker(slot),
-            Place::Wire => {
-                self.wires.as_ref().expect("laid").inject(fault, strike);
+            Place::Proxy => {
+                self.proxies.as_ref().expect("they are open").inject(fault, strike);
                 Ok(())
             }
             Place::Deployment => self.deployment.inject(fault, strike),
@@ -279,7 +282,7 @@ impl Scene<'_> {
         let target = self.target(slot);
         match fault.place() {
             Place::Worker => self.heal_worker(slot)?,
-            Place::Wire => self.wires.as_ref().expect("laid").heal(strike),
+            Place::Proxy => self.proxies.as_ref().expect("they are open").heal(strike),
             Place::Deployment => self.deployment.heal(fault, strike)?,
         }
         self.driver.note("", What::Healed { fault: fault.name().to_owned(), target });
@@ -303,7 +306,7 @@ impl Scene<'_> {
     fn target(&self, slot: usize) -> String {
         match self.run.fault.place() {
             Place::Deployment => format!("{} {slot}", self.run.store.name()),
-            Place::Worker | Place::Wire => self.members[slot].id.clone(),
+            Place::Worker | Place::Proxy => self.members[slot].id.clone(),
         }
     }
 

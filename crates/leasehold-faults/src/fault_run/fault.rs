@@ -12,7 +12,7 @@ pub enum Fault {
     Pause,
     /// Row 1: the same by the kernel's freezer.
     Freeze,
-    /// Row 2: stopped at any moment, most of which are spent in line.
+    /// Row 2: stopped at any moment, most of which are spent in the queue.
     Queue,
     /// Row 3: workers cut off from the servers, both ways or one way.
     Partition,
@@ -45,7 +45,7 @@ pub enum Place {
     /// It strikes a worker: the fault run does it, the same for every store.
     Worker,
     /// It strikes the way between a worker and the servers: the fault run does it, by proxies.
-    Wire,
+    Proxy,
     /// It strikes the store: its deployment does it.
     Deployment,
 }
@@ -110,7 +110,7 @@ impl Fault {
     pub const fn place(self) -> Place {
         match self {
             Self::Pause | Self::Freeze | Self::Queue | Self::Kill | Self::Waiters => Place::Worker,
-            Self::Partition | Self::Network => Place::Wire,
+            Self::Partition | Self::Network => Place::Proxy,
             Self::Clock | Self::Amnesia | Self::Restart | Self::Disk => Place::Deployment,
             Self::Leader | Self::Stopped | Self::Older => Place::Deployment,
         }

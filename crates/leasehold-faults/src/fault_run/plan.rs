@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::fault::{self, Fault};
-use super::halt::{Halts, Place};
+use super::pause_point::{PausePoints, Place};
 use super::schedule::Rhythm;
 
 /// The shape of a run. A deployment may change what is usual.
@@ -32,17 +32,17 @@ pub struct Plan {
     /// The servers end connections that are silent for between one and two of these, where
     /// a lock ends with its connection.
     pub gives_up: Option<Duration>,
-    /// They only ever wait in line, so that most of their time is spent there.
+    /// They only ever wait in the queue, so that most of their time is spent there.
     pub only_queues: bool,
     /// Of how many one is chosen for a strike: the first of the workers, or servers.
     pub slots: usize,
-    /// When it strikes; `None` if there are only halts, or the load alone is the fault.
+    /// When it strikes; `None` if there are only pause points, or the load alone is the fault.
     pub rhythm: Option<Rhythm>,
-    /// How many halt by themselves: the last of the workers. Never all, so that
+    /// How many pause by themselves: the last of the workers. Never all, so that
     /// somebody is there to take the locks of those that are stopped.
-    pub halters: usize,
-    /// Where and for how long these halt.
-    pub halts: Option<Halts>,
+    pub pausing: usize,
+    /// Where and for how long these pause.
+    pub pause_points: Option<PausePoints>,
 }
 
 impl Plan {
@@ -64,7 +64,7 @@ impl Plan {
                 Fault::Kill | Fault::Disk => 8,
                 _ => 4,
             },
-            // A thousand in line must not lapse while this one process is busy with them.
+            // A thousand in the queue must not lapse while this one process is busy with them.
             ttl: if waiters { ttl.max(Duration::from_secs(30)) } else { ttl },
             gap: if waiters { Duration::ZERO } else { Duration::from_millis(2) },
             long: 3,
@@ -81,8 +81,8 @@ impl Plan {
                 _ => workers,
             },
             rhythm: rhythm(fault, ttl),
-            halters: 4,
-            halts: halts(fault, ttl),
+            pausing: 4,
+            pause_points: pause_points(fault, ttl),
         }
     }
 }
@@ -97,7 +97,7 @@ fn long_hold(fault: Fault, ttl: Duration) -> Duration {
     ttl + beyond.max(ttl / 4)
 }
 
-fn halts(fault: Fault, ttl: Duration) -> Option<Halts> {
+fn pause_points(fault: Fault, ttl: Duration) -> Option<PausePoints> {
     use Place::{Answered, Asking, Believed, Called, Queued, Write};
     let (shortest, places) = match fault {
         Fault::Pause | Fault::Freeze => (ttl * 2, vec![(Write, 25)]),
@@ -108,7 +108,7 @@ fn halts(fault: Fault, ttl: Duration) -> Option<Halts> {
         }
         _ => return None,
     };
-    Some(Halts { shortest, longest: ttl * 5, places })
+    Some(PausePoints { shortest, longest: ttl * 5, places })
 }
 
 fn rhythm(fault: Fault, ttl: Duration) -> Option<Rhythm> {
@@ -138,7 +138,7 @@ mod tests {
         for ttl in [300, 2_000, 10_000].map(Duration::from_millis) {
             for fault in Fault::ALL.into_iter().filter(|fault| fault.pauses()) {
                 let plan = Plan::usual(fault, ttl);
-                let struck = plan.rhythm.map_or(0, |_| plan.slots) + plan.halters;
+                let struck = plan.rhythm.map_or(0, |_| plan.slots) + plan.pausing;
                 assert!(struck < plan.workers, "{fault:?} {ttl:?}");
             }
         }

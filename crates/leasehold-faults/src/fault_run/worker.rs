@@ -12,7 +12,7 @@ use leasehold::failpoint::{Failpoints, Point};
 use leasehold::{Error, EventKind, Lease, LeaseState, Lock, Locks};
 use serde::{Deserialize, Serialize};
 
-use super::halt::{Halter, Halts, Line, Place};
+use super::pause_point::{Driver, PausePoints, Pauser, Place};
 use crate::history::event::{Asked, Register, What};
 use crate::history::recorder::Recorder;
 use crate::registers::fenced::Written;
@@ -37,10 +37,10 @@ pub struct Orders {
     pub long: u32,
     /// For how long these are held.
     pub long_ms: u64,
-    /// Only ever waits in line, so that most of its time is spent there.
+    /// Only ever waits in the queue, so that most of its time is spent there.
     pub only_queues: bool,
-    /// Where it halts by itself.
-    pub halts: Option<Halts>,
+    /// Where it pauses by itself.
+    pub pause_points: Option<PausePoints>,
     /// Its library is wrong on purpose: it does not heed deadlines.
     pub heedless: bool,
     /// Its randomness.
@@ -52,10 +52,10 @@ pub async fn work(
     orders: Orders,
     recorder: Recorder,
     stop: Arc<AtomicBool>,
-    line: Line,
+    driver: Driver,
 ) -> Result<()> {
     recorder.note("", What::Start { pid: std::process::id() });
-    let halter = Halter::new(orders.halts.clone(), orders.seed, recorder.clone(), line);
+    let pauser = Pauser::new(orders.pause_points.clone(), orders.seed, recorder.clone(), driver);
     let mut workers = Vec::new();
     for number in 0..orders.clients {
         let recorder = match orders.clients {
@@ -64,16 +64,16 @@ pub async fn work(
         };
         let seed = orders.seed.wrapping_mul(1_000_003).wrapping_add(number as u64);
         let worker = Worker {
-            locks: connect(&orders, &stop, &halter).await?,
+            locks: connect(&orders, &stop, &pauser).await?,
             registers: Registers::open_all(&orders.folder, orders.locks)?,
             rng: Rng::with_seed(seed),
             orders: orders.clone(),
             recorder,
-            halter: halter.clone(),
+            pauser: pauser.clone(),
         };
         workers.push(worker);
     }
-    halter.ready();
+    pauser.ready();
     let mut clients = tokio::task::JoinSet::new();
     for worker in workers {
         clients.spawn(worker.until(stop.clone()));
@@ -86,11 +86,11 @@ pub async fn work(
 }
 
 /// A store that is full or busy for a moment is tried again.
-async fn connect(orders: &Orders, stop: &AtomicBool, halter: &Halter) -> Result<Locks> {
+async fn connect(orders: &Orders, stop: &AtomicBool, pauser: &Pauser) -> Result<Locks> {
     let failpoints = Failpoints::default();
-    if orders.halts.is_some() {
-        let halter = halter.clone();
-        failpoints.at_each_step(move |step| halter.reach(step.into()));
+    if orders.pause_points.is_some() {
+        let pauser = pauser.clone();
+        failpoints.at_each_step(move |step| pauser.reach(step.into()));
     }
     if orders.heedless {
         let points = [Point::FireLoss, Point::CompareOnCall, Point::StopWorkOnLoss];
@@ -130,7 +130,7 @@ impl Registers {
 enum Way {
     /// If it is free.
     Try,
-    /// Waits in line.
+    /// Waits in the queue.
     Queue,
     /// As a scope.
     Run,
@@ -146,7 +146,7 @@ struct Worker {
     rng: Rng,
     orders: Orders,
     recorder: Recorder,
-    halter: Halter,
+    pauser: Pauser,
 }
 
 impl Worker {
@@ -186,13 +186,13 @@ impl Worker {
             Way::Queue => "impatient".to_owned(),
             way => format!("{way:?}").to_lowercase(),
         };
-        self.halter.turn();
+        self.pauser.turn();
         self.recorder.note(&name, What::AcquireAsked { how });
         let hand = Hand {
             name: &name,
             recorder: &self.recorder,
             registers: &self.registers[number],
-            halter: &self.halter,
+            pauser: &self.pauser,
             // A thousand clients with a reader of events each would be a gigabyte.
             locks: (self.orders.clients == 1).then_some(&self.locks),
         };
@@ -232,7 +232,7 @@ struct Hand<'a> {
     name: &'a str,
     recorder: &'a Recorder,
     registers: &'a Registers,
-    halter: &'a Halter,
+    pauser: &'a Pauser,
     /// Whose events tell of renewals.
     locks: Option<&'a Locks>,
 }
@@ -265,7 +265,7 @@ impl Hand<'_> {
             done = step => done.expect("registers work"),
         }
         self.look(&lease);
-        if by_hand || self.halter.halted() {
+        if by_hand || self.pauser.paused() {
             // Watched as well: a store that is cut off takes its time to answer.
             tokio::select! {
                 biased;
@@ -404,7 +404,7 @@ impl Hand<'_> {
                 self.note(What::Polled { token, deadline: lease.deadline().as_nanos() });
             }
             if half == 0 {
-                self.halter.reach(Place::Write);
+                self.pauser.reach(Place::Write);
             }
         }
         self.registers.unfenced.write(value)?;

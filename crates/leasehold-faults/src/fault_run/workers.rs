@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Pid;
 use tokio::sync::mpsc;
 
-use super::halt::{self, Line, Said};
+use super::pause_point::{self, Driver, Said};
 use super::stall;
 use super::worker::{Orders, work};
 use crate::history::recorder::Recorder;
@@ -22,7 +22,7 @@ use crate::history::recorder::Recorder;
 /// The hidden mode of the driver in which it is a worker.
 pub const WORKER: &str = "--worker";
 
-/// How long workers may take to finish what they are at: a thousand in line all have their turn.
+/// How long workers may take to finish what they are at: a thousand waiters all have their turn.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// One worker.
@@ -60,7 +60,7 @@ impl Member {
         thread::spawn(move || {
             let lines = BufReader::new(says).lines().map_while(std::io::Result::ok);
             // What we do not understand is not for us.
-            lines.filter_map(|line| halt::read(&line).ok()).for_each(told);
+            lines.filter_map(|line| pause_point::read(&line).ok()).for_each(told);
         });
         Ok(Self::Process(child, orders))
     }
@@ -71,7 +71,7 @@ impl Member {
         let stop = Arc::new(AtomicBool::new(false));
         let (blocks, mut blocking) = mpsc::unbounded_channel::<threads::Receiver<()>>();
         let (go, going) = threads::channel();
-        let line = Line { tell: Box::new(told), go: going };
+        let driver = Driver { tell: Box::new(told), go: going };
         let stopping = stop.clone();
         let handle = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -84,7 +84,7 @@ impl Member {
                         let _ = until.recv();
                     }
                 });
-                work(orders, recorder, stopping, line).await
+                work(orders, recorder, stopping, driver).await
             });
             over.store(true, Ordering::Relaxed);
             watch.join().expect("it does not panic");
@@ -109,7 +109,7 @@ impl Member {
         Ok(())
     }
 
-    /// Lets it go on after a halt.
+    /// Lets it go on after a pause.
     pub fn go_on(&mut self) {
         // Fails only if it is gone.
         match self {
@@ -119,7 +119,7 @@ impl Member {
         }
     }
 
-    /// Asks it to stop, also if it halts just now.
+    /// Asks it to stop, also if it pauses just now.
     pub fn dismiss(&mut self) {
         match self {
             Self::Process(_, orders) => drop(orders.take()),
@@ -185,7 +185,7 @@ pub fn be_worker(id: &str, orders: &str) -> Result<()> {
     let over = Arc::new(AtomicBool::new(false));
     let watch = stall::watch(recorder.clone(), over.clone());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(work(orders, recorder, stop, Line::over_stdout(going)));
+    let ended = runtime.block_on(work(orders, recorder, stop, Driver::over_stdout(going)));
     over.store(true, Ordering::Relaxed);
     watch.join().expect("it does not panic");
     ended

@@ -175,15 +175,15 @@ mod tests {
         let listener = TcpListener::bind((namespace.outside(), 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let outside = UdpSocket::bind((namespace.outside(), 0)).unwrap();
-        let ear = outside.local_addr().unwrap();
+        let receiver = outside.local_addr().unwrap();
         assert!(probe(&namespace, address, "30"), "in touch, and neighbours know each other");
         namespace.deafen().unwrap();
         assert!(!probe(&namespace, address, "0.3"), "the handshake's answer is dropped");
-        say(&namespace, ear);
+        say(&namespace, receiver);
         assert!(heard(&outside, Duration::from_secs(30)).is_some());
         namespace.join().unwrap();
         namespace.mute().unwrap();
-        say(&namespace, ear);
+        say(&namespace, receiver);
         assert!(heard(&outside, Duration::from_millis(300)).is_none());
         namespace.join().unwrap();
         assert!(probe(&namespace, address, "30"));

@@ -109,10 +109,11 @@ mod tests {
     }
 
     #[test]
-    fn a_halt_excuses_a_late_loss_but_no_late_write() {
-        let halted = Sketch::new().lease("a", "one", 0, 1, 5).halt("a", 50 * MS, 900 * MS).clone();
-        assert_eq!(verdict(&halted.clone().loss("a", "one", 901 * MS, 5)), 0);
-        assert_eq!(verdict(&halted.asked("a", "one", 901 * MS, 5)), 1);
+    fn a_pause_point_excuses_a_late_loss_but_no_late_write() {
+        let lease = Sketch::new().lease("a", "one", 0, 1, 5);
+        let paused = lease.pause_point("a", 50 * MS, 900 * MS);
+        assert_eq!(verdict(&paused.clone().loss("a", "one", 901 * MS, 5)), 0);
+        assert_eq!(verdict(&paused.asked("a", "one", 901 * MS, 5)), 1);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::fault_run::halt::Place;
+use crate::fault_run::pause_point::Place;
 
 /// Something that a worker or the driver did or saw.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -111,11 +111,11 @@ pub enum What {
     },
 
     /// It stops by itself here, and its driver stops it for longer.
-    Halted {
+    Paused {
         place: Place,
         nth: u64,
     },
-    /// It goes on after a halt.
+    /// It goes on after a pause.
     Woke,
 
     AcquireAsked {

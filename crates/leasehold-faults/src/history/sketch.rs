@@ -3,7 +3,7 @@
 use super::History;
 use super::event::{Asked, Event, Register, What};
 use super::lease::{LeaseRecord, leases};
-use crate::fault_run::halt::Place;
+use crate::fault_run::pause_point::Place;
 
 /// A millisecond.
 pub(super) const MS: u64 = 1_000_000;
@@ -73,9 +73,9 @@ impl Sketch {
         self.with(who, lock, checked + 1, what)
     }
 
-    pub(super) fn halt(self, who: &str, from: u64, until: u64) -> Self {
-        let halted = What::Halted { place: Place::Write, nth: 1 };
-        self.with(who, "", from, halted).with(who, "", until, What::Woke)
+    pub(super) fn pause_point(self, who: &str, from: u64, until: u64) -> Self {
+        let paused = What::Paused { place: Place::Write, nth: 1 };
+        self.with(who, "", from, paused).with(who, "", until, What::Woke)
     }
 
     pub(super) fn fenced(self, who: &str, lock: &str, at: u64, token: u64, number: u64) -> Self {

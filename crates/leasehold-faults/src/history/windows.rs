@@ -17,7 +17,7 @@ impl Windows {
                 What::Injected { target, pauses: true, .. } => {
                     windows.entry(target.clone()).or_default().push((event.at, u64::MAX));
                 }
-                What::Halted { .. } => {
+                What::Paused { .. } => {
                     let list = windows.entry(event.process().to_owned()).or_default();
                     list.push((event.at, u64::MAX));
                 }

@@ -12,9 +12,9 @@ use super::fault::Fault;
 use super::schedule::Strike;
 use crate::faults::proxy::{Proxy, Way};
 
-/// All ways. Dropped, they are closed.
+/// All proxies. Dropped, they are closed.
 #[derive(Debug)]
-pub(super) struct Wires {
+pub(super) struct Proxies {
     /// For each worker, in the order of the servers.
     proxies: Vec<Vec<Proxy>>,
     /// The servers end connections that are silent for between one and two of these.
@@ -22,8 +22,8 @@ pub(super) struct Wires {
     runtime: Runtime,
 }
 
-impl Wires {
-    pub(super) fn lay(
+impl Proxies {
+    pub(super) fn open(
         workers: usize,
         servers: &[SocketAddr],
         gives_up: Option<Duration>,
@@ -136,18 +136,18 @@ mod tests {
 
     #[test]
     fn one_worker_is_cut_off_and_the_other_is_not() {
-        let wires = Wires::lay(2, &[echo()], None).unwrap();
-        let connect = |slot: usize| TcpStream::connect(wires.of(slot)[0]).unwrap();
+        let proxies = Proxies::open(2, &[echo()], None).unwrap();
+        let connect = |slot: usize| TcpStream::connect(proxies.of(slot)[0]).unwrap();
         let (mut struck, mut spared) = (connect(0), connect(1));
         let long = Duration::from_secs(30);
         for draw in 0..8 {
             let strike = Strike { at: Duration::ZERO, slot: 0, lasts: Duration::ZERO, draw };
-            wires.inject(Fault::Partition, &strike);
+            proxies.inject(Fault::Partition, &strike);
             struck.write_all(&[1]).unwrap();
             spared.write_all(&[1]).unwrap();
             assert!(answers(&mut spared, long));
             assert!(!answers(&mut struck, Duration::from_millis(50)), "draw {draw}");
-            wires.heal(&strike);
+            proxies.heal(&strike);
             assert!(answers(&mut struck, long), "it comes late");
         }
     }

@@ -17,14 +17,14 @@ use serde::{Deserialize, Serialize};
 use crate::history::event::What;
 use crate::history::recorder::Recorder;
 
-/// How often a worker halts, for how long, and where.
+/// How often a worker pauses, for how long, and where.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Halts {
+pub struct PausePoints {
     /// The shortest.
     pub shortest: Duration,
     /// The longest.
     pub longest: Duration,
-    /// The places, and how often it comes there until it halts again, on average.
+    /// The places, and how often it comes there until it pauses again, on average.
     pub places: Vec<(Place, u32)>,
 }
 
@@ -38,7 +38,7 @@ pub enum Place {
     Asking,
     /// After the store's answer.
     Answered,
-    /// In line.
+    /// In the queue.
     Queued,
     /// When its turn came.
     Called,
@@ -58,9 +58,9 @@ impl From<Step> for Place {
     }
 }
 
-/// One halt.
+/// One pause.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Halt {
+pub struct Pause {
     /// Where.
     pub place: Place,
     /// Which time that it comes there, from 1.
@@ -75,19 +75,19 @@ pub struct Halt {
 pub enum Said {
     /// All its clients are connected.
     Ready,
-    /// It halts.
-    Halts(Halt),
+    /// It pauses.
+    Pauses(Pause),
 }
 
-/// A worker's line to its driver.
-pub struct Line {
+/// A worker's way to its driver.
+pub struct Driver {
     /// Tells it something.
     pub tell: Box<dyn Fn(Said) + Send>,
     /// Hears when to go on.
     pub go: Receiver<()>,
 }
 
-impl Line {
+impl Driver {
     /// Over standard output; somebody else reads standard input.
     pub fn over_stdout(go: Receiver<()>) -> Self {
         let tell = |said| {
@@ -100,31 +100,31 @@ impl Line {
     }
 }
 
-/// Knows where the worker halts next.
+/// Knows where the worker pauses next.
 #[derive(Clone)]
-pub struct Halter(Arc<Mutex<State>>);
+pub struct Pauser(Arc<Mutex<State>>);
 
 struct State {
     streams: Vec<Stream>,
     recorder: Recorder,
-    line: Line,
-    halted: bool,
+    driver: Driver,
+    paused: bool,
 }
 
-/// The halts at one place: drawn on their own, so that no other place changes them.
+/// The pauses at one place: drawn on their own, so that no other place changes them.
 struct Stream {
-    halts: Halts,
+    points: PausePoints,
     every: u32,
     rng: Rng,
     passed: u64,
-    next: Halt,
+    next: Pause,
 }
 
 impl Stream {
-    fn new(halts: &Halts, place: Place, every: u32, seed: u64) -> Self {
-        let next = Halt { place, nth: 0, lasts: Duration::ZERO };
+    fn new(points: &PausePoints, place: Place, every: u32, seed: u64) -> Self {
+        let next = Pause { place, nth: 0, lasts: Duration::ZERO };
         let rng = Rng::with_seed(seed.wrapping_mul(31).wrapping_add(place as u64));
-        let mut stream = Self { halts: halts.clone(), every, rng, passed: 0, next };
+        let mut stream = Self { points: points.clone(), every, rng, passed: 0, next };
         // The first one comes soon, so that short runs have some, too.
         stream.draw((every / 4).max(1));
         stream
@@ -132,13 +132,13 @@ impl Stream {
 
     /// The next comes at most `within` passages after the last.
     fn draw(&mut self, within: u32) {
-        let Halts { shortest, longest, .. } = self.halts;
+        let PausePoints { shortest, longest, .. } = self.points;
         self.next.nth += u64::from(self.rng.u32(1..=within));
         self.next.lasts = shortest + (longest - shortest).mul_f64(self.rng.f64());
     }
 
-    /// The halt, if it is due now.
-    fn pass(&mut self) -> Option<Halt> {
+    /// The pause, if it is due now.
+    fn pass(&mut self) -> Option<Pause> {
         self.passed += 1;
         let due = Some(self.next).filter(|next| next.nth == self.passed)?;
         self.draw(self.every * 2);
@@ -146,56 +146,56 @@ impl Stream {
     }
 }
 
-impl Halter {
-    /// The halts of one worker.
-    pub fn new(halts: Option<Halts>, seed: u64, recorder: Recorder, line: Line) -> Self {
+impl Pauser {
+    /// The pauses of one worker.
+    pub fn new(points: Option<PausePoints>, seed: u64, recorder: Recorder, driver: Driver) -> Self {
         let mut streams = Vec::new();
-        if let Some(halts) = &halts {
-            let stream = |(place, every): &(Place, u32)| Stream::new(halts, *place, *every, seed);
-            streams.extend(halts.places.iter().map(stream));
+        if let Some(points) = &points {
+            let stream = |(place, every): &(Place, u32)| Stream::new(points, *place, *every, seed);
+            streams.extend(points.places.iter().map(stream));
         }
-        Self(Arc::new(Mutex::new(State { streams, recorder, line, halted: false })))
+        Self(Arc::new(Mutex::new(State { streams, recorder, driver, paused: false })))
     }
 
     /// The worker is ready to begin.
     pub fn ready(&self) {
-        (self.0.lock().line.tell)(Said::Ready);
+        (self.0.lock().driver.tell)(Said::Ready);
     }
 
     /// A turn begins.
     pub fn turn(&self) {
-        self.0.lock().halted = false;
+        self.0.lock().paused = false;
     }
 
-    /// Whether it halted in this turn.
-    pub fn halted(&self) -> bool {
-        self.0.lock().halted
+    /// Whether it paused in this turn.
+    pub fn paused(&self) -> bool {
+        self.0.lock().paused
     }
 
-    /// Halts here if this is the place.
+    /// Pauses here if this is the place.
     pub fn reach(&self, place: Place) {
         let mut state = self.0.lock();
         let stream = state.streams.iter_mut().find(|stream| stream.next.place == place);
-        let Some(halt) = stream.and_then(Stream::pass) else { return };
-        state.halted = true;
+        let Some(pause) = stream.and_then(Stream::pass) else { return };
+        state.paused = true;
         // From here on, whatever is late is not the library's fault.
-        state.recorder.note("", What::Halted { place, nth: halt.nth });
-        (state.line.tell)(Said::Halts(halt));
+        state.recorder.note("", What::Paused { place, nth: pause.nth });
+        (state.driver.tell)(Said::Pauses(pause));
         // Also when the driver is gone.
-        let _ = state.line.go.recv();
+        let _ = state.driver.go.recv();
         state.recorder.note("", What::Woke);
     }
 }
 
-impl fmt::Debug for Halter {
+impl fmt::Debug for Pauser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Halter").finish_non_exhaustive()
+        f.debug_struct("Pauser").finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for Line {
+impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Line").finish_non_exhaustive()
+        f.debug_struct("Driver").finish_non_exhaustive()
     }
 }
 
@@ -210,8 +210,8 @@ mod tests {
 
     use super::*;
 
-    /// All halts of a while in which it comes to `Write` this often for each `Asking`.
-    fn played(seed: u64, writes: usize) -> Vec<Halt> {
+    /// All pauses of a while in which it comes to `Write` this often for each `Asking`.
+    fn played(seed: u64, writes: usize) -> Vec<Pause> {
         let folder = tempfile::tempdir().unwrap();
         let recorder = Recorder::create(folder.path(), "0").unwrap();
         let (told, telling) = mpsc::channel();
@@ -221,24 +221,24 @@ mod tests {
             told.send(said).unwrap();
             go.send(()).unwrap();
         };
-        let halts = Halts {
+        let points = PausePoints {
             shortest: Duration::from_millis(1),
             longest: Duration::from_millis(9),
             places: vec![(Place::Write, 10), (Place::Asking, 20)],
         };
-        let line = Line { tell: Box::new(tell), go: going };
-        let halter = Halter::new(Some(halts), seed, recorder, line);
+        let driver = Driver { tell: Box::new(tell), go: going };
+        let pauser = Pauser::new(Some(points), seed, recorder, driver);
         for _ in 0..400 {
-            halter.turn();
-            halter.reach(Place::Asking);
-            (0..writes).for_each(|_| halter.reach(Place::Write));
+            pauser.turn();
+            pauser.reach(Place::Asking);
+            (0..writes).for_each(|_| pauser.reach(Place::Write));
         }
-        drop(halter);
-        let halt = |said| match said {
-            Said::Halts(halt) => Some(halt),
+        drop(pauser);
+        let pause = |said| match said {
+            Said::Pauses(pause) => Some(pause),
             Said::Ready => None,
         };
-        telling.iter().filter_map(halt).collect()
+        telling.iter().filter_map(pause).collect()
     }
 
     #[test]
@@ -250,9 +250,9 @@ mod tests {
 
     #[test]
     fn what_happens_elsewhere_does_not_change_where_it_stops() {
-        let asking = |mut halts: Vec<Halt>| {
-            halts.retain(|halt| halt.place == Place::Asking);
-            halts
+        let asking = |mut pauses: Vec<Pause>| {
+            pauses.retain(|pause| pause.place == Place::Asking);
+            pauses
         };
         assert_eq!(asking(played(7, 0)), asking(played(7, 3)));
     }
