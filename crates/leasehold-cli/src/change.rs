@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use leasehold::{ForcedInfo, LeaseInfo, LockInfo};
 use serde::Serialize;
 
-use crate::{report, words};
+use crate::{formatting, report};
 
 /// Something that happened to a lock.
 #[derive(Debug, PartialEq, Eq)]
@@ -78,12 +78,12 @@ pub(crate) fn changes<'a>(
 impl Change<'_> {
     /// A line for people.
     pub(crate) fn line(&self, at: SystemTime) -> String {
-        let who = |lease: &LeaseInfo| words::holder(lease.held_by.holder.as_ref());
+        let who = |lease: &LeaseInfo| formatting::holder(lease.held_by.holder.as_ref());
         let token = |lease: &LeaseInfo| lease.token.map_or("-".to_owned(), |t| t.to_string());
         let what = match &self.kind {
             Kind::Free => "is free".to_owned(),
             Kind::Held(lease) => {
-                let by = words::held_by(Some(&lease.held_by));
+                let by = formatting::held_by(Some(&lease.held_by));
                 format!("is held by {by}, token {}", token(lease))
             }
             Kind::Acquired(lease) => {
@@ -94,7 +94,7 @@ impl Change<'_> {
             }
             Kind::Forced(record) => {
                 let (by, reason) = (&record.forced.by, &record.forced.reason);
-                let (by, reason) = (words::printable(by), words::printable(reason));
+                let (by, reason) = (formatting::printable(by), formatting::printable(reason));
                 format!("released by force, token {}, by {by}: {reason}", record.token)
             }
             Kind::Waiters => match self.info.waiters {
@@ -103,7 +103,11 @@ impl Change<'_> {
                 waiters => format!("{waiters} waiters"),
             },
         };
-        format!("{} {} {what}\n", words::stamp(at), words::printable(self.info.name.as_str()))
+        format!(
+            "{} {} {what}\n",
+            formatting::stamp(at),
+            formatting::printable(self.info.name.as_str())
+        )
     }
 
     /// A record for programs.
@@ -118,7 +122,7 @@ impl Change<'_> {
         };
         let token = lease.and_then(|lease| lease.token).or(record.map(|record| record.token));
         Report {
-            at: words::stamp(at),
+            at: formatting::stamp(at),
             event,
             lock: self.info.name.to_string(),
             holder: lease.and_then(|lease| Some(lease.held_by.holder.as_ref()?.into())),

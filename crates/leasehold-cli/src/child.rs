@@ -14,9 +14,9 @@ use rustix::process::{
 use tokio::signal::unix::{self, SignalKind};
 
 use crate::exit::killed_by;
-use crate::go::{Go, Starter};
 use crate::members;
 use crate::nested::Inherited;
+use crate::start_handshake::{Start, Starter};
 use crate::trampoline;
 
 /// How often to look whether the rest of the group is gone, once its leader is:
@@ -45,7 +45,7 @@ pub(crate) enum Change {
 }
 
 impl Child {
-    /// Prepares the command: its process is there and waits for the go, through the
+    /// Prepares the command: its process is there and waits for the start message, through the
     /// [trampoline](crate::trampoline). Must be called on the main thread: the command
     /// dies with the thread that started it. Dropped, it ends. These variables are added to
     /// the command's environment.
@@ -64,8 +64,8 @@ impl Child {
     }
 
     /// Lets the command begin.
-    pub(crate) fn start(&mut self, go: &Go) -> io::Result<()> {
-        self.starter.take().map_or(Ok(()), |starter| starter.give(go))
+    pub(crate) fn start(&mut self, message: &Start) -> io::Result<()> {
+        self.starter.take().map_or(Ok(()), |starter| starter.give(message))
     }
 
     /// The group's id.
@@ -117,17 +117,17 @@ impl Child {
     /// What lives of the command and may not be signalled: what `sudo` and the like started.
     /// A group of which a part may be signalled takes the signal without an error.
     pub(crate) fn out_of_reach(&self) -> Option<String> {
-        let barred = |pid| test_kill_process(pid) == Err(Errno::PERM);
+        let protected = |pid| test_kill_process(pid) == Err(Errno::PERM);
         if let Some(living) = members::living(self.group) {
-            let barred = living.iter().filter(|member| barred(member.pid));
-            let barred: Vec<_> = barred.map(ToString::to_string).collect();
-            if !barred.is_empty() {
-                return Some(barred.join(", "));
+            let protected = living.iter().filter(|member| protected(member.pid));
+            let protected: Vec<_> = protected.map(ToString::to_string).collect();
+            if !protected.is_empty() {
+                return Some(protected.join(", "));
             }
         } else if self.is_out_of_reach() {
             return Some(format!("process group {}", self.group));
         }
-        (self.has_left_its_group() && barred(self.group)).then(|| format!("pid {}", self.group))
+        (self.has_left_its_group() && protected(self.group)).then(|| format!("pid {}", self.group))
     }
 
     /// Until it is reaped the number is the command's.

@@ -11,7 +11,7 @@ use crate::report::{self, Found, severity};
 use crate::show::promises;
 use crate::store::{Store, refused};
 use crate::table::details;
-use crate::{screen, words};
+use crate::{formatting, screen};
 
 #[derive(Debug, Serialize)]
 struct Document {
@@ -71,6 +71,6 @@ fn lines(finding: &Finding) -> impl Iterator<Item = (&'static str, String)> {
         severity => severity,
     };
     let advice = Some(found.advice).filter(|advice| !advice.is_empty());
-    let advice = advice.map(|advice| ("", words::printable(&advice)));
-    [(title, words::printable(&found.what))].into_iter().chain(advice)
+    let advice = advice.map(|advice| ("", formatting::printable(&advice)));
+    [(title, formatting::printable(&found.what))].into_iter().chain(advice)
 }

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use leasehold::{Error, ErrorKind};
 
 use crate::outbox::{self, Line};
-use crate::{secrets, words};
+use crate::{formatting, secrets};
 
 /// `release`: nobody held the lock.
 pub(crate) const NOBODY: u8 = 1;
@@ -77,7 +77,7 @@ pub(crate) fn killed_by(signal: i32) -> u8 {
 
 /// One line to the user, without secrets. It does not wait until somebody reads it.
 pub(crate) fn tell(message: impl Display) {
-    let line = words::printable(&secrets::blot(&message.to_string()));
+    let line = formatting::printable(&secrets::blot(&message.to_string()));
     outbox::send(Line::Message, format!("leasehold: {line}\n"));
 }
 

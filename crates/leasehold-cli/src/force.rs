@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::exit::{Failure, NOBODY, USAGE, tell};
 use crate::plan::checked;
 use crate::store::{Store, refused};
-use crate::{report, screen, words};
+use crate::{formatting, report, screen};
 
 #[derive(Debug, Serialize)]
 struct Document {
@@ -24,7 +24,7 @@ struct Document {
 /// Releases a lock by force.
 pub(crate) fn release(args: Release, config: &Config) -> Result<u8, Failure> {
     let name = checked(&args.name)?;
-    let reason = words::printable(args.reason.as_deref().unwrap_or_default().trim());
+    let reason = formatting::printable(args.reason.as_deref().unwrap_or_default().trim());
     if !args.force || reason.is_empty() {
         let message = format!(
             "a lock is released by its holder; to take {name:?} from a holder that is still \
@@ -54,7 +54,7 @@ pub(crate) fn release(args: Release, config: &Config) -> Result<u8, Failure> {
             return Ok(NOBODY);
         };
         if !args.json {
-            let from = words::holder(holder.as_ref());
+            let from = formatting::holder(holder.as_ref());
             screen::print(&format!("released {name:?} by force, token {token}, from {from}\n"))?;
         }
         Ok(0)

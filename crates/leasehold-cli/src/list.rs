@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::exit::{Failure, tell};
 use crate::store::{Store, refused};
 use crate::table::{Column, table};
-use crate::{report, screen, words};
+use crate::{formatting, report, screen};
 
 const COLUMNS: [Column; 7] = [
     Column { title: "LOCK", least: Some(12), rank: 0, number: false },
@@ -52,14 +52,14 @@ fn row(info: &LockInfo) -> Vec<String> {
     let lease = info.lease();
     let age = lease.and_then(|lease| lease.held_by.since?.elapsed().ok());
     let never = lease.filter(|lease| lease.held_by.never_expires).map(|_| "never".to_owned());
-    let left = lease.and_then(|lease| lease.remaining).map(words::duration).or(never);
+    let left = lease.and_then(|lease| lease.remaining).map(formatting::duration).or(never);
     let holder = lease.and_then(|lease| lease.held_by.holder.as_ref());
-    let place = |holder: &Holder| words::printable(&format!("{}@{}", holder.pid, holder.host));
+    let place = |holder: &Holder| formatting::printable(&format!("{}@{}", holder.pid, holder.host));
     vec![
-        words::printable(info.name.as_str()),
-        holder.map_or_else(unknown, |holder| words::printable(&holder.label)),
+        formatting::printable(info.name.as_str()),
+        holder.map_or_else(unknown, |holder| formatting::printable(&holder.label)),
         holder.map_or_else(unknown, place),
-        age.map_or_else(unknown, words::duration),
+        age.map_or_else(unknown, formatting::duration),
         left.unwrap_or_else(unknown),
         lease.and_then(|lease| lease.token).map_or_else(unknown, |token| token.to_string()),
         info.waiters.to_string(),

@@ -5,12 +5,11 @@ mod args;
 mod change;
 mod child;
 mod config;
-mod course;
 mod doctor;
 mod exit;
 mod force;
+mod formatting;
 mod gate;
-mod go;
 mod help;
 mod list;
 mod log;
@@ -27,13 +26,14 @@ mod screen;
 mod secrets;
 mod show;
 mod signals;
+mod start_handshake;
 mod store;
 mod supervisor;
 mod table;
 mod terminal;
+mod termination;
 mod trampoline;
 mod watch;
-mod words;
 
 use std::panic;
 use std::process::ExitCode;
@@ -51,12 +51,12 @@ fn main() -> ExitCode {
     panic::set_hook(Box::new(exit::tell_panic));
     let code = match Trampoline::from_args() {
         Some(trampoline) => trampoline.exec(),
-        None => obey(Cli::parse()),
+        None => dispatch(Cli::parse()),
     };
     code.map_or_else(|failure| failure.report(), ExitCode::from)
 }
 
-fn obey(cli: Cli) -> Result<u8, exit::Failure> {
+fn dispatch(cli: Cli) -> Result<u8, exit::Failure> {
     log::init(cli.verbose)?;
     let config = Config::load;
     match cli.command {

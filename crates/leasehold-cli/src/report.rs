@@ -6,8 +6,8 @@ use std::time::Duration;
 use leasehold::{EndsWith, Finding, ForcedInfo, Guarantees, Holder, LockInfo, Scope, Severity};
 use serde::Serialize;
 
+use crate::formatting;
 use crate::secrets::blot;
-use crate::words;
 
 /// A lock.
 #[derive(Debug, Serialize)]
@@ -72,7 +72,7 @@ impl From<&LockInfo> for Lock {
             name: info.name.to_string(),
             held: lease.is_some(),
             holder: holder.map(HeldBy::from),
-            since: since.map(words::stamp),
+            since: since.map(formatting::stamp),
             age_seconds: since.and_then(|since| since.elapsed().ok()).map(seconds),
             remaining_seconds: lease.and_then(|lease| lease.remaining).map(seconds),
             never_expires: lease.is_some_and(|lease| lease.held_by.never_expires),
@@ -95,7 +95,7 @@ impl From<&ForcedInfo> for ForceRelease {
         Self {
             by: info.forced.by.clone(),
             reason: info.forced.reason.clone(),
-            at: words::stamp(info.at),
+            at: formatting::stamp(info.at),
             token: info.token.get(),
         }
     }

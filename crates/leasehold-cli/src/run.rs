@@ -11,7 +11,7 @@ use crate::exit::{Chain, Failure, LOST, REFUSED, killed_by, tell};
 use crate::plan::Plan;
 use crate::signals::Signals;
 use crate::supervisor::Supervisor;
-use crate::{terminal, words};
+use crate::{formatting, terminal};
 
 /// Runs the plan; the exit code, or why there is none of the command's own.
 pub(crate) fn run(plan: Plan) -> Result<u8, Failure> {
@@ -85,7 +85,7 @@ async fn acquire(plan: &Plan, locks: &Locks, signals: &mut Signals) -> Result<Le
 }
 
 fn tell_waiting(plan: &Plan, by: Option<&HeldBy>) {
-    let (name, by) = (&plan.name, words::held_by(by));
+    let (name, by) = (&plan.name, formatting::held_by(by));
     tell(format_args!("waiting for {name:?}, held by {by}"));
     // No error: what left the holder's group may well wait for it.
     if env::var_os("LEASEHOLD_LOCK").is_some_and(|lock| lock == name.as_str()) {
@@ -96,7 +96,7 @@ fn tell_waiting(plan: &Plan, by: Option<&HeldBy>) {
 }
 
 fn held(plan: &Plan, by: Option<&HeldBy>) -> String {
-    let (who, name) = (words::held_by(by), &plan.name);
+    let (who, name) = (formatting::held_by(by), &plan.name);
     match by {
         Some(by) if by.never_expires => format!("{name:?} is held by {who}"),
         _ => format!("{name:?} is held by {who}; use --wait to wait (longer) for it"),
@@ -127,7 +127,7 @@ async fn release(locks: &Locks, lease: Lease) -> Result<(), Failure> {
     }
 }
 
-/// The library tidies up in the background (a place in line, a lease that ended by our
+/// The library tidies up in the background (a place in the queue, a lease that ended by our
 /// own count); the store answers one more question after it has done that.
 async fn let_background_finish(locks: &Locks, name: &str) {
     tokio::task::yield_now().await;

@@ -9,7 +9,7 @@ use crate::exit::Failure;
 use crate::plan::checked;
 use crate::store::{Store, refused};
 use crate::table::details;
-use crate::{report, screen, words};
+use crate::{formatting, report, screen};
 
 #[derive(Debug, Serialize)]
 struct Document {
@@ -36,16 +36,16 @@ pub(crate) fn show(args: Show, config: &Config) -> Result<u8, Failure> {
 }
 
 fn lock(info: &LockInfo) -> Vec<(&'static str, String)> {
-    let mut pairs = vec![("lock", words::printable(info.name.as_str()))];
+    let mut pairs = vec![("lock", formatting::printable(info.name.as_str()))];
     match info.lease() {
         None => pairs.push(("held by", "nobody".to_owned())),
         Some(lease) => {
-            pairs.push(("held by", words::holder(lease.held_by.holder.as_ref())));
-            pairs.extend(lease.held_by.since.map(|since| ("since", words::moment(since))));
-            let left = |left| format!("{}, unless it is renewed", words::duration(left));
+            pairs.push(("held by", formatting::holder(lease.held_by.holder.as_ref())));
+            pairs.extend(lease.held_by.since.map(|since| ("since", formatting::moment(since))));
+            let left = |left| format!("{}, unless it is renewed", formatting::duration(left));
             pairs.extend(lease.remaining.map(|remaining| ("left", left(remaining))));
             if lease.held_by.never_expires {
-                pairs.push(("left", words::NEVER_EXPIRES.to_owned()));
+                pairs.push(("left", formatting::NEVER_EXPIRES.to_owned()));
             }
             pairs.extend(lease.token.map(|token| ("token", token.to_string())));
             pairs.extend(lease.owner.map(|owner| ("owner", owner.to_string())));
@@ -53,9 +53,10 @@ fn lock(info: &LockInfo) -> Vec<(&'static str, String)> {
     }
     pairs.push(("waiters", info.waiters.to_string()));
     if let Some(record) = &info.forced {
-        pairs.push(("forced", format!("{}, token {}", words::moment(record.at), record.token)));
-        pairs.push(("  by", words::printable(&record.forced.by)));
-        pairs.push(("  reason", words::printable(&record.forced.reason)));
+        pairs
+            .push(("forced", format!("{}, token {}", formatting::moment(record.at), record.token)));
+        pairs.push(("  by", formatting::printable(&record.forced.by)));
+        pairs.push(("  reason", formatting::printable(&record.forced.reason)));
     }
     pairs
 }

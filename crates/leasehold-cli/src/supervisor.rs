@@ -7,12 +7,12 @@ use leasehold::{EventKind, Events, Lease};
 use rustix::process::Signal;
 
 use crate::child::{Change, Child};
-use crate::course::{Course, Limits, Why};
 use crate::exit::{Chain, Failure, LOST, tell};
-use crate::go::Go;
 use crate::plan::Plan;
 use crate::signals::Signals;
+use crate::start_handshake::Start;
 use crate::terminal::Terminal;
+use crate::termination::{Decision, Limits, Why};
 
 /// How soon to try again to end a command that goes on.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
@@ -62,7 +62,7 @@ impl<'a> Supervisor<'a> {
         let mut terminal = Terminal::open();
         let interactive = terminal.as_ref().is_some_and(Terminal::is_wanted);
         child
-            .start(&Go::under(lease, interactive))
+            .start(&Start::under(lease, interactive))
             .map_err(|error| Failure::broken("the command's process is gone", &error))?;
         if let Some(terminal) = terminal.as_mut().filter(|_| interactive) {
             terminal.give(child.group());
@@ -93,7 +93,7 @@ impl<'a> Supervisor<'a> {
                     Change::Stopped(signal) => self.suspend(signal),
                 },
                 signal = self.signals.next() => self.pass_on(signal),
-                // Proved, in doubt, lost: the course may be another one.
+                // Proved, in doubt, lost: the decision may be another one.
                 Some(event) = self.events.next() => {
                     if let EventKind::Doubtful(error) = event.kind {
                         self.doubt = Some(Chain(&error).to_string());
@@ -121,13 +121,13 @@ impl<'a> Supervisor<'a> {
     fn steer(&mut self) -> Moment {
         let now = Clock::boot().now();
         if self.ending.is_none() {
-            match self.limits.course(&self.lease.state(), self.lease.deadline(), now) {
-                Course::GoOn { until } => {
+            match self.limits.decide(&self.lease.state(), self.lease.deadline(), now) {
+                Decision::GoOn { until } => {
                     self.resume();
                     self.warn_if_out_of_reach();
                     return until;
                 }
-                Course::End { kill_at, why } => self.end(kill_at, &why, now),
+                Decision::End { kill_at, why } => self.end(kill_at, &why, now),
             }
         }
         match &mut self.ending {

@@ -1,8 +1,8 @@
 //! Between the supervisor and the command: a process that ties its life to the
-//! supervisor's, waits for the [go](crate::go) and then becomes the command. The death
-//! signal survives `exec`, so no code has to run between `fork` and `exec`, and none of
-//! it is `unsafe`. It exists before the lock is asked for, so that its group can be
-//! named with the claim.
+//! supervisor's, waits for the [start message](crate::start_handshake) and then becomes the
+//! command. The death signal survives `exec`, so no code has to run between `fork` and
+//! `exec`, and none of it is `unsafe`. It exists before the lock is asked for, so that its
+//! group can be named with the claim.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -15,8 +15,8 @@ use rustix::process::{Signal, getpgrp, getpid, getppid, set_parent_process_death
 use rustix::termios::tcgetpgrp;
 
 use crate::exit::{BROKEN, Failure};
-use crate::go::{self, Go};
 use crate::nested::Inherited;
+use crate::start_handshake::{self, Start};
 use crate::{program, terminal};
 
 /// The word that asks for it. Not for people, so no part of the documented arguments.
@@ -60,7 +60,7 @@ impl Trampoline {
         Some(Self { parent, inherited, command: args.collect() })
     }
 
-    /// Waits for the go and becomes the command; returns if there is none, or why that
+    /// Waits for the start message and becomes the command; returns if there is none, or why that
     /// failed.
     pub(crate) fn exec(self) -> Result<u8, Failure> {
         set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| {
@@ -71,34 +71,34 @@ impl Trampoline {
         if parent != Some(self.parent) {
             return Ok(BROKEN);
         }
-        let go = go::wait(self.inherited)
+        let start = start_handshake::wait(self.inherited)
             .map_err(|error| Failure::broken("cannot wait for the lock", &error))?;
         // It gave up, and said why.
-        let Some(go) = go else { return Ok(BROKEN) };
+        let Some(start) = start else { return Ok(BROKEN) };
         terminal::unblock_stops()
             .map_err(|error| Failure::broken("cannot unblock signals", &error))?;
-        if go.terminal {
+        if start.terminal {
             await_terminal();
         }
-        Err(become_command(&self.command, &go))
+        Err(become_command(&self.command, &start))
     }
 }
 
-fn become_command(command: &[OsString], go: &Go) -> Failure {
+fn become_command(command: &[OsString], start: &Start) -> Failure {
     let [program, arguments @ ..] = command else {
         return Failure::new(BROKEN, "there is no command to run");
     };
     let error = Command::new(program)
         .args(arguments)
-        .env("LEASEHOLD_LOCK", &go.lock)
-        .env("LEASEHOLD_TOKEN", &go.token)
-        .env("LEASEHOLD_OWNER", &go.owner)
+        .env("LEASEHOLD_LOCK", &start.lock)
+        .env("LEASEHOLD_TOKEN", &start.token)
+        .env("LEASEHOLD_OWNER", &start.owner)
         .exec();
     program::not_run(OsStr::new(program), &error)
 }
 
 /// A command that asks for the terminal's attention before it has it may get an error.
-/// It is given right after the go; if not, the command has to cope.
+/// It is given right after the start message; if not, the command has to cope.
 fn await_terminal() {
     for _ in 0..500 {
         match tcgetpgrp(rustix::stdio::stdin()) {

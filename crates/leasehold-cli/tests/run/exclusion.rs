@@ -59,7 +59,11 @@ fn a_signal_ends_the_wait() {
     assert_eq!((waiter.code, waiter.stdout.as_str()), (Some(143), ""));
     scene.touch("go");
     assert_eq!(holder.end().code, Some(0));
-    assert_eq!(ended(scene.run("--wait 10s", "exit 5")).code, Some(5), "no place in line is left");
+    assert_eq!(
+        ended(scene.run("--wait 10s", "exit 5")).code,
+        Some(5),
+        "no place in the queue is left"
+    );
 }
 
 #[test]

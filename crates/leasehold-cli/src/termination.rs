@@ -20,7 +20,7 @@ pub(crate) struct Limits {
 
 /// What is to be done with the command.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Course {
+pub(crate) enum Decision {
     /// It may go on; decide again at this moment, or when something happens.
     GoOn { until: Moment },
     /// It has to end now, and must be gone at this moment.
@@ -56,23 +56,23 @@ impl Limits {
     }
 
     /// What to do at `now` with the command of a lease in this state.
-    pub(crate) fn course(&self, state: &LeaseState, deadline: Moment, now: Moment) -> Course {
+    pub(crate) fn decide(&self, state: &LeaseState, deadline: Moment, now: Moment) -> Decision {
         let (end, why) = match state {
             // Another may hold the lock already: no more than the grace, even if the
             // deadline is far.
             LeaseState::Lost(loss) => {
                 let kill_at = deadline.min(now + self.grace);
-                return Course::End { kill_at, why: Why::Lost(loss.to_string()) };
+                return Decision::End { kill_at, why: Why::Lost(loss.to_string()) };
             }
             LeaseState::Doubtful if deadline < self.ends_at => (deadline, Why::Doubt),
             _ => (self.ends_at, Why::TermEnds),
         };
         if end != Moment::NEVER && now + self.grace >= end {
-            return Course::End { kill_at: end.min(deadline), why };
+            return Decision::End { kill_at: end.min(deadline), why };
         }
         // A renewal moves the deadline; if none does, the lease is lost there.
         let last_call = if end == Moment::NEVER { end } else { end - self.grace };
-        Course::GoOn { until: last_call.min(deadline) }
+        Decision::GoOn { until: last_call.min(deadline) }
     }
 }
 
@@ -95,31 +95,31 @@ mod tests {
 
     #[test]
     fn a_held_lease_is_looked_at_again_at_its_deadline() {
-        let course = UNLIMITED.course(&LeaseState::Held, at(30), at(28));
-        assert_eq!(course, Course::GoOn { until: at(30) });
+        let decision = UNLIMITED.decide(&LeaseState::Held, at(30), at(28));
+        assert_eq!(decision, Decision::GoOn { until: at(30) });
     }
 
     #[test]
     fn doubt_ends_the_command_only_when_the_grace_is_all_that_is_left() {
-        let course = |now| UNLIMITED.course(&LeaseState::Doubtful, at(30), at(now));
-        assert_eq!(course(20), Course::GoOn { until: at(25) });
-        assert_eq!(course(25), Course::End { kill_at: at(30), why: Why::Doubt });
-        assert_eq!(course(29), Course::End { kill_at: at(30), why: Why::Doubt });
+        let decision = |now| UNLIMITED.decide(&LeaseState::Doubtful, at(30), at(now));
+        assert_eq!(decision(20), Decision::GoOn { until: at(25) });
+        assert_eq!(decision(25), Decision::End { kill_at: at(30), why: Why::Doubt });
+        assert_eq!(decision(29), Decision::End { kill_at: at(30), why: Why::Doubt });
     }
 
     #[test]
     fn a_term_that_ends_for_certain_ends_the_command_a_grace_before() {
         let limits = Limits { ends_at: at(60), ..UNLIMITED };
-        let course = |now| limits.course(&LeaseState::Held, at(60), at(now));
-        assert_eq!(course(54), Course::GoOn { until: at(55) });
-        assert_eq!(course(55), Course::End { kill_at: at(60), why: Why::TermEnds });
+        let decision = |now| limits.decide(&LeaseState::Held, at(60), at(now));
+        assert_eq!(decision(54), Decision::GoOn { until: at(55) });
+        assert_eq!(decision(55), Decision::End { kill_at: at(60), why: Why::TermEnds });
     }
 
     #[tokio::test]
     async fn after_a_loss_there_is_the_grace_but_nothing_after_the_deadline() {
         let lost = lost().await;
-        let kill_at = |deadline, now| match UNLIMITED.course(&lost, at(deadline), at(now)) {
-            Course::End { kill_at, why: Why::Lost(_) } => kill_at,
+        let kill_at = |deadline, now| match UNLIMITED.decide(&lost, at(deadline), at(now)) {
+            Decision::End { kill_at, why: Why::Lost(_) } => kill_at,
             other => panic!("{other:?}"),
         };
         assert_eq!(kill_at(30, 10), at(15));

@@ -1,4 +1,4 @@
-//! What a [trampoline](crate::trampoline) waits for: the go, and under which lease. It
+//! What a [trampoline](crate::trampoline) waits for: the start message, which names the lease. It
 //! comes through a pipe whose other end only the supervisor has, so that a supervisor
 //! that gives up or dies is noticed as its end.
 
@@ -10,9 +10,9 @@ use leasehold::Lease;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// The go for a command.
+/// The start message for a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Go {
+pub(crate) struct Start {
     pub(crate) lock: String,
     pub(crate) token: String,
     pub(crate) owner: String,
@@ -20,7 +20,7 @@ pub(crate) struct Go {
     pub(crate) terminal: bool,
 }
 
-impl Go {
+impl Start {
     pub(crate) fn under(lease: &Lease, terminal: bool) -> Self {
         Self {
             lock: lease.name().to_string(),
@@ -56,14 +56,14 @@ impl Starter {
         Ok((Self(File::from(ours)), inherited))
     }
 
-    /// Gives the go. An error if nobody waits for it any more.
-    pub(crate) fn give(mut self, go: &Go) -> io::Result<()> {
-        self.0.write_all(go.to_text().as_bytes())
+    /// Gives the start message. An error if nobody waits for it any more.
+    pub(crate) fn give(mut self, start: &Start) -> io::Result<()> {
+        self.0.write_all(start.to_text().as_bytes())
     }
 }
 
-/// Waits for the go at the inherited end with this number; `None` if it will not come.
-pub(crate) fn wait(inherited: RawFd) -> io::Result<Option<Go>> {
+/// Waits for the start message at the inherited end with this number; `None` if it will not come.
+pub(crate) fn wait(inherited: RawFd) -> io::Result<Option<Start>> {
     // Opened anew, since a number alone cannot be owned; ours is closed by `exec`, and
     // the inherited one must not be left to the command.
     let mut pipe = File::open(format!("/proc/self/fd/{inherited}"))?;
@@ -71,7 +71,7 @@ pub(crate) fn wait(inherited: RawFd) -> io::Result<Option<Go>> {
     nix::unistd::close(inherited)?;
     let mut text = String::new();
     pipe.read_to_string(&mut text)?;
-    Ok(Go::parse(&text))
+    Ok(Start::parse(&text))
 }
 
 #[cfg(test)]
@@ -79,13 +79,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_go_is_understood_only_when_it_is_whole() {
+    fn a_start_message_is_understood_only_when_it_is_whole() {
         let (lock, token, owner) = ("größe 日本".into(), "7".into(), "0f".into());
-        let go = Go { lock, token, owner, terminal: true };
-        let text = go.to_text();
-        assert_eq!(Go::parse(&text), Some(go));
+        let start = Start { lock, token, owner, terminal: true };
+        let text = start.to_text();
+        assert_eq!(Start::parse(&text), Some(start));
         for (cut, _) in text.char_indices() {
-            assert_eq!(Go::parse(&text[..cut]), None, "{:?}", &text[..cut]);
+            assert_eq!(Start::parse(&text[..cut]), None, "{:?}", &text[..cut]);
         }
     }
 }
