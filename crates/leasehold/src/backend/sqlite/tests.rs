@@ -27,12 +27,12 @@ mod tokens;
 const TTL: Duration = Duration::from_secs(30);
 
 /// A folder and a clock that several stores share, as the processes of a machine do.
-struct World {
+struct Fixture {
     folder: TempDir,
     hand: Arc<ManualClock>,
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         Self { folder: TempDir::new().unwrap(), hand: Arc::new(ManualClock::new()) }
     }

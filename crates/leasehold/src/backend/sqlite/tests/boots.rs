@@ -10,17 +10,17 @@ use crate::error::ErrorKind;
 /// voided the leases of holders that lived.
 #[tokio::test]
 async fn another_boot_id_voids_no_lease_while_others_have_the_file_open() {
-    let world = World::new();
-    let holder = world.open();
+    let fixture = Fixture::new();
+    let holder = fixture.open();
     let held = claim("a");
     let grant = take(&holder, &held).await;
-    let open = |boot| SqliteStore::open_in_boot(&world.path(), world.clock(), boot);
+    let open = |boot| SqliteStore::open_in_boot(&fixture.path(), fixture.clock(), boot);
     let error = open("a container's").unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Refused);
     assert!(error.to_string().contains("boot id"), "{error}");
     let renewed = holder.clone().renew(vec![held.hold(grant.token)]).await.unwrap();
     assert!(matches!(renewed[0], Renewal::Renewed(_)), "{renewed:?}");
-    assert!(matches!(ask(&world.open(), &claim("a")).await, Verdict::Held(Some(_))));
+    assert!(matches!(ask(&fixture.open(), &claim("a")).await, Verdict::Held(Some(_))));
 
     drop(holder);
     let alone = open("a container's").unwrap();
@@ -32,13 +32,13 @@ async fn another_boot_id_voids_no_lease_while_others_have_the_file_open() {
 fn those_who_start_together_after_a_boot_all_get_in() {
     const STARTERS: usize = 8;
     for _ in 0..10 {
-        let world = World::new();
-        drop(world.open());
+        let fixture = Fixture::new();
+        drop(fixture.open());
         let start = Barrier::new(STARTERS);
         std::thread::scope(|scope| {
             let begin = || {
                 start.wait();
-                world.open_after("second boot")
+                fixture.open_after("second boot")
             };
             let starters: Vec<_> = (0..STARTERS).map(|_| scope.spawn(begin)).collect();
             // None is closed before all are in.
@@ -52,14 +52,14 @@ fn those_who_start_together_after_a_boot_all_get_in() {
 /// clock: containers that took turns carried the tokens away by a minute each time.
 #[tokio::test]
 async fn boots_that_follow_each_other_do_not_carry_tokens_away_from_the_clock() {
-    let world = World::new();
-    let mut last = take(&world.open(), &claim("a")).await.token;
+    let fixture = Fixture::new();
+    let mut last = take(&fixture.open(), &claim("a")).await.token;
     for turn in 0..10 {
-        let store = world.open_after(&format!("boot {turn}"));
+        let store = fixture.open_after(&format!("boot {turn}"));
         let token = take(&store, &claim("a")).await.token;
         assert!(token > last);
         last = token;
     }
-    let ahead = last.get() - world.clock().wall_micros();
+    let ahead = last.get() - fixture.clock().wall_micros();
     assert!(ahead < 61_000_000, "{ahead} µs ahead of the clock");
 }

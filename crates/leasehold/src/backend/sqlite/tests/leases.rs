@@ -8,35 +8,35 @@ use crate::loss::{Forced, LossReason};
 
 #[tokio::test]
 async fn a_held_lock_names_its_holder_to_another_store() {
-    let world = World::new();
-    let (one, two) = (world.open(), world.open());
+    let fixture = Fixture::new();
+    let (one, two) = (fixture.open(), fixture.open());
     take(&one, &claim("a")).await;
     let Verdict::Held(Some(by)) = ask(&two, &claim("a")).await else { panic!("not held") };
     assert_eq!(by.holder, Some(Holder::this_process()));
-    assert_eq!(by.since, Some(world.clock().wall()));
+    assert_eq!(by.since, Some(fixture.clock().wall()));
 }
 
 /// A re-sent request must find its own key, not "held by another" (redis-py).
 #[tokio::test]
 async fn acquiring_again_gives_the_same_grant() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = Fixture::new();
+    let store = fixture.open();
     let claim = claim("a");
     let grant = take(&store, &claim).await;
     assert_eq!(grant.proof.valid_for, TTL);
-    world.hand.advance(Duration::from_secs(1));
+    fixture.hand.advance(Duration::from_secs(1));
     assert_eq!(take(&store, &claim).await, grant);
 }
 
 #[tokio::test]
 async fn a_lease_ends_with_its_ttl_and_not_before() {
-    let world = World::new();
-    let (one, two) = (world.open(), world.open());
+    let fixture = Fixture::new();
+    let (one, two) = (fixture.open(), fixture.open());
     let first = claim("a");
     let grant = take(&one, &first).await;
-    world.hand.advance(TTL - Duration::from_nanos(1));
+    fixture.hand.advance(TTL - Duration::from_nanos(1));
     assert!(matches!(ask(&two, &claim("a")).await, Verdict::Held(_)));
-    world.hand.advance(Duration::from_nanos(1));
+    fixture.hand.advance(Duration::from_nanos(1));
     take(&two, &claim("a")).await;
     assert_eq!(give_back(&one, &first, grant).await, Release::NotHeld);
 }
@@ -44,18 +44,18 @@ async fn a_lease_ends_with_its_ttl_and_not_before() {
 /// Renewal never re-takes (RedLock.net#48), and tells why.
 #[tokio::test]
 async fn renewal_extends_a_live_lease_only() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = Fixture::new();
+    let store = fixture.open();
     let first = claim("a");
     let hold = first.hold(take(&store, &first).await.token);
-    world.hand.advance(TTL / 2);
+    fixture.hand.advance(TTL / 2);
     let renewed = store.clone().renew(vec![hold.clone()]).await.unwrap();
     let Renewal::Renewed(proof) = &renewed[0] else { panic!("{renewed:?}") };
-    assert_eq!((proof.at, proof.valid_for), (world.clock().now(), TTL));
-    world.hand.advance(TTL - Duration::from_nanos(1));
+    assert_eq!((proof.at, proof.valid_for), (fixture.clock().now(), TTL));
+    fixture.hand.advance(TTL - Duration::from_nanos(1));
     assert!(matches!(ask(&store, &claim("a")).await, Verdict::Held(_)), "extended");
 
-    world.hand.advance(Duration::from_nanos(1));
+    fixture.hand.advance(Duration::from_nanos(1));
     let lapsed = store.clone().renew(vec![hold.clone()]).await.unwrap();
     assert_eq!(lapsed, [Renewal::NotYours(LossReason::Expired)]);
     take(&store, &claim("a")).await;
@@ -66,32 +66,32 @@ async fn renewal_extends_a_live_lease_only() {
 /// A renewal that was held up must not take back what a later one proved.
 #[tokio::test]
 async fn a_shorter_renewal_does_not_shorten_the_lease() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = Fixture::new();
+    let store = fixture.open();
     let first = claim("a");
     let hold = first.hold(take(&store, &first).await.token);
     let short = Hold { ttl: TTL / 2, ..hold };
     let renewed = store.clone().renew(vec![short]).await.unwrap();
     assert!(matches!(renewed[0], Renewal::Renewed(proof) if proof.valid_for == TTL / 2));
-    world.hand.advance(TTL - Duration::from_nanos(1));
+    fixture.hand.advance(TTL - Duration::from_nanos(1));
     assert!(matches!(ask(&store, &claim("a")).await, Verdict::Held(_)));
 }
 
 #[tokio::test]
 async fn releasing_a_lapsed_lease_tells_the_truth() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = Fixture::new();
+    let store = fixture.open();
     let first = claim("a");
     let grant = take(&store, &first).await;
-    world.hand.advance(TTL);
+    fixture.hand.advance(TTL);
     assert_eq!(give_back(&store, &first, grant).await, Release::NotHeld);
     assert_eq!(give_back(&store, &first, grant).await, Release::NotHeld);
 }
 
 #[tokio::test]
 async fn settling_adopts_a_grant_or_leaves_a_tombstone() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = Fixture::new();
+    let store = fixture.open();
     let (got, late) = (claim("a"), claim("b"));
     let grant = take(&store, &got).await;
     let settled = store.clone().settle(vec![got, late.clone()]).await.unwrap();
@@ -99,16 +99,16 @@ async fn settling_adopts_a_grant_or_leaves_a_tombstone() {
     assert_eq!(ask(&store, &late).await, Verdict::Held(None), "still on its way");
     take(&store, &claim("b")).await;
 
-    world.hand.advance(Duration::from_secs(3_600));
-    world.keeper().sweep().unwrap();
-    let session = world.keeper().session;
+    fixture.hand.advance(Duration::from_secs(3_600));
+    fixture.keeper().sweep().unwrap();
+    let session = fixture.keeper().session;
     assert!(!session.prepare("select 1 from bars").unwrap().exists(()).unwrap(), "forgotten");
 }
 
 #[tokio::test]
 async fn a_batch_is_judged_item_by_item() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = Fixture::new();
+    let store = fixture.open();
     take(&store, &claim("lock 7")).await;
     let claims: Vec<_> = (0..200).map(|i| claim(&format!("lock {i}"))).collect();
     let verdicts = store.clone().acquire(claims.clone()).await.unwrap();
@@ -128,8 +128,8 @@ async fn a_batch_is_judged_item_by_item() {
 
 #[tokio::test]
 async fn force_is_recorded_and_told_to_the_old_holder() {
-    let world = World::new();
-    let (one, two) = (world.open(), world.open());
+    let fixture = Fixture::new();
+    let (one, two) = (fixture.open(), fixture.open());
     let held = claim("a");
     let grant = take(&one, &held).await;
     let hint = tokio::spawn(one.clone().hint());
@@ -155,8 +155,8 @@ async fn force_is_recorded_and_told_to_the_old_holder() {
 
 #[tokio::test]
 async fn a_holder_whose_process_is_gone_is_replaced_at_once() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = Fixture::new();
+    let store = fixture.open();
     let mut child = Command::new("sleep").arg("600").spawn().unwrap();
     let holder = Arc::new(Holder::new("here", child.id(), "sleep"));
     take(&store, &Claim { holder, ..claim("a") }).await;
@@ -165,8 +165,8 @@ async fn a_holder_whose_process_is_gone_is_replaced_at_once() {
     child.kill().unwrap();
     child.wait().unwrap();
     take(&store, &claim("a")).await;
-    world.keeper().sweep().unwrap();
-    let session = world.keeper().session;
+    fixture.keeper().sweep().unwrap();
+    let session = fixture.keeper().session;
     let count = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
     let clients = session.connection.query_row("select count(*) from clients", (), count).unwrap();
     assert_eq!(clients, 1, "the gone one is forgotten, the live one is not");
@@ -174,8 +174,8 @@ async fn a_holder_whose_process_is_gone_is_replaced_at_once() {
 
 #[tokio::test]
 async fn lists_by_a_literal_prefix_in_order() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = Fixture::new();
+    let store = fixture.open();
     let locks = ["jobs%b", "jobs%a", "jobsXa", "jobs_1", "jobs", "job", "zz"];
     for lock in locks {
         take(&store, &claim(lock)).await;
@@ -197,8 +197,8 @@ async fn lists_by_a_literal_prefix_in_order() {
 #[tokio::test]
 #[expect(clippy::await_holding_lock, reason = "the test is that nobody wants it")]
 async fn listing_and_examining_stand_in_no_requests_way() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = Fixture::new();
+    let store = fixture.open();
     take(&store, &claim("a")).await;
     let _busy = store.session.lock();
     assert_eq!(store.clone().list(String::new()).await.unwrap().len(), 1);

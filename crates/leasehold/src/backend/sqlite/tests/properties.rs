@@ -99,10 +99,10 @@ async fn use_odd(store: &Arc<SqliteStore>, odd: &Odd) {
 /// A token beyond all tokens was swept into the floor, and no lock could be had any more.
 #[test]
 fn an_odd_row_panics_nowhere_and_harms_no_other_lock() {
-    let world = World::new();
-    let store = world.open();
-    let database = Connection::open(world.path()).unwrap();
-    let keeper = RefCell::new(world.keeper());
+    let fixture = Fixture::new();
+    let store = fixture.open();
+    let database = Connection::open(fixture.path()).unwrap();
+    let keeper = RefCell::new(fixture.keeper());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     proptest!(|(odd in odd())| {
         odd.write(&database).unwrap();

@@ -31,8 +31,8 @@ async fn waiters(store: &Arc<SqliteStore>) -> usize {
 
 #[tokio::test]
 async fn waiters_are_served_in_the_order_in_which_they_came() {
-    let world = World::new();
-    let stores: Vec<_> = (0..4).map(|_| world.open()).collect();
+    let fixture = Fixture::new();
+    let stores: Vec<_> = (0..4).map(|_| fixture.open()).collect();
     let claims: Vec<_> = (0..4).map(|_| queueing("a")).collect();
     let mut grant = take(&stores[0], &claims[0]).await;
     let mut tasks = Vec::new();
@@ -55,37 +55,37 @@ async fn waiters_are_served_in_the_order_in_which_they_came() {
 
 #[tokio::test]
 async fn a_newcomer_does_not_pass_those_who_wait() {
-    let world = World::new();
-    let (one, two) = (world.open(), world.open());
+    let fixture = Fixture::new();
+    let (one, two) = (fixture.open(), fixture.open());
     take(&one, &claim("a")).await;
     let first = queueing("a");
     enqueue(&two, &first).await;
     // The lease lapses while the waiter is alive but has not looked yet.
     let refresh = "update waiters set alive_until = alive_until + 60000000000";
-    world.keeper().session.connection.execute(refresh, ()).unwrap();
-    world.hand.advance(TTL);
+    fixture.keeper().session.connection.execute(refresh, ()).unwrap();
+    fixture.hand.advance(TTL);
     assert!(matches!(ask(&one, &claim("a")).await, Verdict::Held(Some(_))));
     turn(waiting(&two, &first)).await;
 }
 
 #[tokio::test]
 async fn a_waiter_takes_over_when_the_holders_time_is_up() {
-    let world = World::new();
-    let (one, two) = (world.open(), world.open());
+    let fixture = Fixture::new();
+    let (one, two) = (fixture.open(), fixture.open());
     take(&one, &claim("a")).await;
     let first = queueing("a");
     enqueue(&two, &first).await;
     let task = waiting(&two, &first);
     tokio::task::yield_now().await;
-    world.hand.advance(TTL);
+    fixture.hand.advance(TTL);
     assert_eq!(turn(task).await.proof.valid_for, TTL);
 }
 
 /// All overslept together, so nobody loses its place: first come, first served.
 #[tokio::test]
 async fn after_a_suspend_the_order_is_kept() {
-    let world = World::new();
-    let stores = [world.open(), world.open(), world.open()];
+    let fixture = Fixture::new();
+    let stores = [fixture.open(), fixture.open(), fixture.open()];
     take(&stores[0], &claim("a")).await;
     let (first, second) = (queueing("a"), queueing("a"));
     enqueue(&stores[1], &first).await;
@@ -94,7 +94,7 @@ async fn after_a_suspend_the_order_is_kept() {
     let late = waiting(&stores[2], &second);
     let early = waiting(&stores[1], &first);
     tokio::task::yield_now().await;
-    world.hand.advance(TTL * 2);
+    fixture.hand.advance(TTL * 2);
     let grant = turn(early).await;
     assert!(!late.is_finished());
     give_back(&stores[1], &first, grant).await;
@@ -104,12 +104,12 @@ async fn after_a_suspend_the_order_is_kept() {
 /// A queue must not stand still behind a dead waiter (redisson#3004, #6150).
 #[tokio::test]
 async fn waiters_that_do_not_answer_or_are_gone_are_skipped() {
-    let world = World::new();
-    let (one, two) = (world.open(), world.open());
+    let fixture = Fixture::new();
+    let (one, two) = (fixture.open(), fixture.open());
     let held = claim("a");
     let grant = take(&one, &held).await;
     enqueue(&one, &queueing("a")).await;
-    world.hand.advance(Duration::from_secs(3));
+    fixture.hand.advance(Duration::from_secs(3));
     let mut child = Command::new("sleep").arg("600").spawn().unwrap();
     let holder = Arc::new(Holder::new("here", child.id(), "sleep"));
     enqueue(&two, &Claim { holder, ..queueing("a") }).await;
@@ -125,8 +125,8 @@ async fn waiters_that_do_not_answer_or_are_gone_are_skipped() {
 
 #[tokio::test]
 async fn the_death_of_the_holders_process_wakes_a_waiter() {
-    let world = World::new();
-    let (one, two) = (world.open(), world.open());
+    let fixture = Fixture::new();
+    let (one, two) = (fixture.open(), fixture.open());
     let mut child = Command::new("sleep").arg("600").spawn().unwrap();
     let holder = Arc::new(Holder::new("here", child.id(), "sleep"));
     take(&one, &Claim { holder, ..claim("a") }).await;
@@ -142,8 +142,8 @@ async fn the_death_of_the_holders_process_wakes_a_waiter() {
 
 #[tokio::test]
 async fn a_holder_that_died_before_the_wait_began_is_not_waited_for() {
-    let world = World::new();
-    let (one, two) = (world.open(), world.open());
+    let fixture = Fixture::new();
+    let (one, two) = (fixture.open(), fixture.open());
     let mut child = Command::new("sleep").arg("600").spawn().unwrap();
     let holder = Arc::new(Holder::new("here", child.id(), "sleep"));
     take(&one, &Claim { holder, ..claim("a") }).await;
@@ -156,8 +156,8 @@ async fn a_holder_that_died_before_the_wait_began_is_not_waited_for() {
 
 #[tokio::test]
 async fn leaving_passes_the_grant_on() {
-    let world = World::new();
-    let (one, two) = (world.open(), world.open());
+    let fixture = Fixture::new();
+    let (one, two) = (fixture.open(), fixture.open());
     let held = claim("a");
     let grant = take(&one, &held).await;
     let (quits, stays) = (queueing("a"), queueing("a"));
@@ -172,8 +172,8 @@ async fn leaving_passes_the_grant_on() {
 
 #[tokio::test]
 async fn a_dropped_wait_keeps_the_place_and_a_settled_one_does_not() {
-    let world = World::new();
-    let store = world.open();
+    let fixture = Fixture::new();
+    let store = fixture.open();
     let held = claim("a");
     let grant = take(&store, &held).await;
     let next = queueing("a");
@@ -192,8 +192,8 @@ async fn a_dropped_wait_keeps_the_place_and_a_settled_one_does_not() {
 
 #[tokio::test]
 async fn force_lets_the_next_waiter_in() {
-    let world = World::new();
-    let (one, two) = (world.open(), world.open());
+    let fixture = Fixture::new();
+    let (one, two) = (fixture.open(), fixture.open());
     let grant = take(&one, &claim("a")).await;
     let next = queueing("a");
     enqueue(&two, &next).await;
