@@ -126,6 +126,6 @@ impl Drop for ZookeeperStore {
 }
 
 // A batch is one proposal and one fsync; it stays well below the 1 MB of a packet.
-// In step: the server passes a request through five threads, which costs more than
+// Requests take turns: the server passes each through five threads, which costs more than
 // what is in it, and each flush of its log is for what came before.
 verbs!(ZookeeperStore, "zookeeper", |store| &store.guarantees, Limits::new(128, 2).in_step());

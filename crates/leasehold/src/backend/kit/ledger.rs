@@ -20,7 +20,7 @@ use crate::owner::Owner;
 use crate::token::Token;
 
 /// The longest time in which an entry is not looked at, so that little of what was removed
-/// is still in line to be looked at.
+/// is still queued to be looked at.
 const LOOK: Duration = Duration::from_secs(10);
 
 /// How many void looks are of no account.
@@ -40,7 +40,7 @@ pub(in crate::backend) trait Entry {
 }
 
 #[derive(Debug)]
-struct Line<E> {
+struct Row<E> {
     entry: E,
     /// When to look at it next. An item of `looks` with another time is void.
     look: Moment,
@@ -49,7 +49,7 @@ struct Line<E> {
 /// The entries by owner, and the owners that have a tombstone.
 #[derive(Debug)]
 pub(in crate::backend) struct Ledger<E> {
-    entries: OwnerMap<Line<E>>,
+    entries: OwnerMap<Row<E>>,
     looks: BinaryHeap<Reverse<(Moment, Owner)>>,
     pub(in crate::backend) tombstones: Tombstones,
 }
@@ -68,15 +68,15 @@ impl<E: Entry> Ledger<E> {
         if self.looks.len() > 2 * self.entries.len() + FEW {
             let entries = &self.entries;
             self.looks.retain(|Reverse((at, owner))| {
-                entries.get(owner).is_some_and(|line| line.look == *at)
+                entries.get(owner).is_some_and(|row| row.look == *at)
             });
         }
         self.looks.push(Reverse((look, owner)));
-        self.entries.insert(owner, Line { entry, look }).map(|last| last.entry)
+        self.entries.insert(owner, Row { entry, look }).map(|last| last.entry)
     }
 
     pub(in crate::backend) fn get(&self, owner: Owner) -> Option<&E> {
-        self.entries.get(&owner).map(|line| &line.entry)
+        self.entries.get(&owner).map(|row| &row.entry)
     }
 
     pub(in crate::backend) fn contains(&self, owner: Owner) -> bool {
@@ -88,7 +88,7 @@ impl<E: Entry> Ledger<E> {
     }
 
     pub(in crate::backend) fn iter(&self) -> impl Iterator<Item = (Owner, &E)> {
-        self.entries.iter().map(|(owner, line)| (*owner, &line.entry))
+        self.entries.iter().map(|(owner, row)| (*owner, &row.entry))
     }
 
     /// Changes the owner's entry. `None` if it was given up meanwhile: then nothing may be
@@ -99,24 +99,24 @@ impl<E: Entry> Ledger<E> {
         owner: Owner,
         change: impl FnOnce(&mut E) -> T,
     ) -> Option<T> {
-        let line = self.entries.get_mut(&owner)?;
-        let changed = change(&mut line.entry);
-        let until = line.entry.until();
-        if until < line.look {
-            line.look = until;
+        let row = self.entries.get_mut(&owner)?;
+        let changed = change(&mut row.entry);
+        let until = row.entry.until();
+        if until < row.look {
+            row.look = until;
             self.looks.push(Reverse((until, owner)));
         }
         Some(changed)
     }
 
     pub(in crate::backend) fn remove(&mut self, owner: Owner) -> Option<E> {
-        self.entries.remove(&owner).map(|line| line.entry)
+        self.entries.remove(&owner).map(|row| row.entry)
     }
 
     /// Takes all entries out: nobody is left who could ask.
     pub(in crate::backend) fn take_all(&mut self) -> Vec<E> {
         self.looks.clear();
-        self.entries.drain().map(|(_, line)| line.entry).collect()
+        self.entries.drain().map(|(_, row)| row.entry).collect()
     }
 
     /// The entry that a hold is about: the same owner, lock and token.
@@ -143,17 +143,17 @@ impl<E: Entry> Ledger<E> {
             && at <= now
         {
             self.looks.pop();
-            let Some(line) = self.entries.get_mut(&owner).filter(|line| line.look == at) else {
+            let Some(row) = self.entries.get_mut(&owner).filter(|row| row.look == at) else {
                 continue;
             };
-            let until = line.entry.until();
+            let until = row.entry.until();
             if until <= now {
                 overdue.push(owner);
-                line.look = now + AGAIN;
+                row.look = now + AGAIN;
             } else {
-                line.look = look_at(until, now);
+                row.look = look_at(until, now);
             }
-            self.looks.push(Reverse((line.look, owner)));
+            self.looks.push(Reverse((row.look, owner)));
         }
         overdue
     }

@@ -103,60 +103,60 @@ mod tests {
     use crate::error::{ErrorKind, Outcome};
 
     #[derive(Debug, Clone, Default)]
-    struct Line(Arc<AtomicBool>);
+    struct Connection(Arc<AtomicBool>);
 
-    impl Connected for Line {
+    impl Connected for Connection {
         fn is_open(&self) -> bool {
             !self.0.load(Ordering::Relaxed)
         }
     }
 
-    fn reconnect(fails_fast_for: Duration) -> Reconnect<Line> {
+    fn reconnect(fails_fast_for: Duration) -> Reconnect<Connection> {
         Reconnect::new(Clock::boot(), fails_fast_for)
     }
 
     #[tokio::test]
     async fn all_who_wait_get_the_one_connection() {
-        let (line, made) = (reconnect(Duration::ZERO), AtomicU32::new(0));
+        let (reconnect, made) = (reconnect(Duration::ZERO), AtomicU32::new(0));
         let connect = async || {
             tokio::task::yield_now().await;
             made.fetch_add(1, Ordering::Relaxed);
-            Ok(Line::default())
+            Ok(Connection::default())
         };
-        let (one, other) = tokio::join!(line.get(connect), line.get(connect));
+        let (one, other) = tokio::join!(reconnect.get(connect), reconnect.get(connect));
         assert!(Arc::ptr_eq(&one.unwrap().0, &other.unwrap().0));
         assert_eq!(made.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]
     async fn a_closed_connection_is_made_again() {
-        let line = reconnect(Duration::ZERO);
-        let first = line.get(async || Ok(Line::default())).await.unwrap();
+        let reconnect = reconnect(Duration::ZERO);
+        let first = reconnect.get(async || Ok(Connection::default())).await.unwrap();
         first.0.store(true, Ordering::Relaxed);
-        assert!(line.present().is_none());
-        let second = line.get(async || Ok(Line::default())).await.unwrap();
+        assert!(reconnect.present().is_none());
+        let second = reconnect.get(async || Ok(Connection::default())).await.unwrap();
         assert!(!Arc::ptr_eq(&first.0, &second.0));
-        line.drop_closed();
-        assert!(line.present().is_some());
+        reconnect.drop_closed();
+        assert!(reconnect.present().is_some());
     }
 
     #[tokio::test]
     async fn a_failure_speaks_for_those_who_ask_just_after_it() {
         let refused = async || Err(Error::new(ErrorKind::Unreachable, "refused"));
         for (span, reached) in [(Duration::from_secs(600), false), (Duration::ZERO, true)] {
-            let line = reconnect(span);
-            let error = line.get(refused).await.unwrap_err();
+            let reconnect = reconnect(span);
+            let error = reconnect.get(refused).await.unwrap_err();
             assert_eq!(error.outcome(), Outcome::NotApplied);
-            assert_eq!(line.get(async || Ok(Line::default())).await.is_ok(), reached);
+            assert_eq!(reconnect.get(async || Ok(Connection::default())).await.is_ok(), reached);
         }
     }
 
     #[tokio::test]
     async fn an_abandoned_attempt_stands_in_nobodys_way() {
-        let line = reconnect(Duration::ZERO);
-        let mut abandoned = Box::pin(line.get(std::future::pending));
+        let reconnect = reconnect(Duration::ZERO);
+        let mut abandoned = Box::pin(reconnect.get(std::future::pending));
         assert!(futures_util::poll!(&mut abandoned).is_pending());
         drop(abandoned);
-        assert!(line.get(async || Ok(Line::default())).await.is_ok());
+        assert!(reconnect.get(async || Ok(Connection::default())).await.is_ok());
     }
 }

@@ -61,8 +61,8 @@ pub(super) struct SessionStore {
     ledger: Mutex<Ledger>,
     /// The session that many locks share.
     shared: Reconnect<Arc<Lifeline>>,
-    /// For looking, which must not delay a lock.
-    aside: Connector,
+    /// Lists, inspects, publishes and sweeps on a session of its own: none of that delays a lock.
+    observer: Connector,
     /// Rung when there is something to look after.
     work: Notify,
     hints: Hints,
@@ -88,7 +88,7 @@ impl SessionStore {
         let shared = Lifeline::on(first, clock.clone(), true).await?;
         let store = Arc::new(Self {
             shared: Reconnect::new(clock.clone(), Duration::ZERO),
-            aside: Connector::new(settings.clone(), clock.clone(), false, None),
+            observer: Connector::new(settings.clone(), clock.clone(), false, None),
             settings,
             clock,
             ledger: Mutex::default(),
@@ -97,7 +97,7 @@ impl SessionStore {
             detacher: Detacher::on(Handle::current()),
             closing: CancellationToken::new(),
         });
-        store.aside.adopt(second).await?;
+        store.observer.adopt(second).await?;
         store.shared.put(store.watched(shared));
         store.spawn(janitor::look_after(Arc::downgrade(&store)));
         Ok(store)

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// How much of a server's certificate is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verification {
-    /// Nothing: the line is encrypted, whoever is at its other end.
+    /// Nothing: the connection is encrypted, whoever is at its other end.
     None,
     /// That a known authority signed it.
     Chain,

@@ -38,7 +38,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 
 /// What a look at the database shows to a waiter.
 #[derive(Debug)]
-enum Standing {
+enum QueueStatus {
     Granted(Grant),
     /// Neither in the queue nor granted.
     Lost,
@@ -59,19 +59,19 @@ pub(super) async fn wait(store: Arc<SqliteStore>, claim: Claim) -> Result<Turn> 
     let mut heartbeat_at = store.clock.now() + HEARTBEAT;
     let mut heartbeat = false;
     loop {
-        let mut standing = stand(&store, &claim, heartbeat).await?;
-        if matches!(standing, Standing::Free) && !heartbeat {
+        let mut status = status_of(&store, &claim, heartbeat).await?;
+        if matches!(status, QueueStatus::Free) && !heartbeat {
             heartbeat = true;
-            standing = stand(&store, &claim, true).await?;
+            status = status_of(&store, &claim, true).await?;
         }
         if heartbeat {
             heartbeat_at = store.clock.now() + HEARTBEAT;
         }
-        let wake_at = match standing {
-            Standing::Granted(grant) => return Ok(Turn::Granted(grant)),
-            Standing::Lost => return Ok(Turn::TryAgain),
-            Standing::Free => heartbeat_at,
-            Standing::Behind(expires, process) => {
+        let wake_at = match status {
+            QueueStatus::Granted(grant) => return Ok(Turn::Granted(grant)),
+            QueueStatus::Lost => return Ok(Turn::TryAgain),
+            QueueStatus::Free => heartbeat_at,
+            QueueStatus::Behind(expires, process) => {
                 exit.watch(&store, process);
                 expires.min(heartbeat_at).min(exit.look_again_at(&store))
             }
@@ -85,7 +85,11 @@ pub(super) async fn wait(store: Arc<SqliteStore>, claim: Claim) -> Result<Turn> 
     }
 }
 
-async fn stand(store: &Arc<SqliteStore>, claim: &Claim, heartbeat: bool) -> Result<Standing> {
+async fn status_of(
+    store: &Arc<SqliteStore>,
+    claim: &Claim,
+    heartbeat: bool,
+) -> Result<QueueStatus> {
     let claim = claim.clone();
     let look = move |session: &mut Session| match heartbeat {
         true => session.write(|session| look(session, &claim, true)),
@@ -96,17 +100,17 @@ async fn stand(store: &Arc<SqliteStore>, claim: &Claim, heartbeat: bool) -> Resu
 
 /// Looks where we stand. With a heartbeat it also says that we are alive, and serves the queue if
 /// nobody holds the lock any more.
-fn look(session: &mut Session, claim: &Claim, heartbeat: bool) -> Result<Standing, Fault> {
+fn look(session: &mut Session, claim: &Claim, heartbeat: bool) -> Result<QueueStatus, Fault> {
     let now = session.clock.now();
     let row = session.lock_row(&claim.name)?;
     if let Some(row) = row.as_ref().filter(|row| row.is_live_for(claim.owner, now)) {
-        return Ok(Standing::Granted(row.grant()));
+        return Ok(QueueStatus::Granted(row.grant()));
     }
     let (lock, owner) = (claim.name.as_str(), claim.owner.to_bytes());
     let find = "select alive_until from waiters where lock = ?1 and owner = ?2";
     let found = session.find(find, params![lock, owner], |row| row.get(0))?;
     let Some(alive_until) = found.map(moment) else {
-        return Ok(Standing::Lost);
+        return Ok(QueueStatus::Lost);
     };
     if heartbeat {
         let refresh = "update waiters set alive_until = ?3 where lock = ?1 and owner = ?2";
@@ -114,17 +118,17 @@ fn look(session: &mut Session, claim: &Claim, heartbeat: bool) -> Result<Standin
     }
     let holder = match row {
         Some(row) if session.is_held(&row, now)? => row,
-        _ if !heartbeat => return Ok(Standing::Free),
+        _ if !heartbeat => return Ok(QueueStatus::Free),
         // We overslept, so the machine did, and those before us as well: they are late, not
         // dead. Give them until the next heartbeat before they lose their place.
-        _ if alive_until <= now && !session.is_first(claim)? => return Ok(Standing::Free),
+        _ if alive_until <= now && !session.is_first(claim)? => return Ok(QueueStatus::Free),
         row => session.grant_to_first(claim, row.as_ref(), now)?,
     };
     if holder.owner == Some(claim.owner) {
-        return Ok(Standing::Granted(holder.grant()));
+        return Ok(QueueStatus::Granted(holder.grant()));
     }
     let client = session.client(holder.client)?;
-    Ok(Standing::Behind(holder.expires, client.map(|client| client.process)))
+    Ok(QueueStatus::Behind(holder.expires, client.map(|client| client.process)))
 }
 
 /// Gives up the place in the queue, or the grant that just came.

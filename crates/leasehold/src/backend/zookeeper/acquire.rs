@@ -325,9 +325,9 @@ async fn judge(store: &ZookeeperStore, entry: &Entry, node: Node, seen: Seen) ->
         // look that goes along with its creation.
         Seen::Listed(listing) => (listing.place(&node.child), listing.queue.into_iter().next()),
         Seen::Followed(queue) => {
-            let standing = queue.stand_in(&node.child);
+            let waiter = queue.join(&node.child);
             // The server tells of a node before it answers its creation.
-            let place = timeout(EVENTS_COME_WITHIN, standing.seen()).await;
+            let place = timeout(EVENTS_COME_WITHIN, waiter.seen()).await;
             *queue.used.lock() = shared.clock.now();
             (place.unwrap_or(Place::Unknown), queue.first())
         }

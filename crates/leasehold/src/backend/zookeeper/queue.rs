@@ -164,10 +164,10 @@ impl Queue {
         picture.wanted.is_empty() && picture.listing.queue.len() > 2 * FEW
     }
 
-    /// Waits on the place of this node, until dropped.
-    pub(super) fn stand_in(self: &Arc<Self>, child: &Arc<str>) -> Standing {
+    /// Watches the place of this node, until dropped.
+    pub(super) fn join(self: &Arc<Self>, child: &Arc<str>) -> Waiter {
         self.picture.lock().wanted.push(child.clone());
-        Standing { queue: self.clone(), child: child.clone() }
+        Waiter { queue: self.clone(), child: child.clone() }
     }
 
     fn show(&self, listing: Listing) {
@@ -221,14 +221,14 @@ impl Queue {
     }
 }
 
-/// Somebody who waits on the place of a node.
+/// A task that waits on the place of a node. Dropped, it leaves.
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(super) struct Waiter {
     queue: Arc<Queue>,
     child: Arc<str>,
 }
 
-impl Standing {
+impl Waiter {
     /// Where the node stands now, and what completes when that may have changed.
     pub(super) fn look(&self) -> (Place, Pin<Box<Notified<'_>>>) {
         let mut changed = Box::pin(self.queue.changed.notified());
@@ -249,7 +249,7 @@ impl Standing {
     }
 }
 
-impl Drop for Standing {
+impl Drop for Waiter {
     fn drop(&mut self) {
         let wanted = &mut self.queue.picture.lock().wanted;
         if let Some(at) = wanted.iter().position(|wanted| Arc::ptr_eq(wanted, &self.child)) {

@@ -65,10 +65,10 @@ async fn near_the_head(store: &ZookeeperStore, entry: &Entry, node: &Node) -> Re
     let (owner, clock) = (entry.claim.owner, &store.shared.clock);
     let refused = |foreign: &str| mixed(&entry.lock, foreign, store.target.layout);
     let queue = follow(store, entry);
-    let standing = queue.stand_in(&node.child);
+    let waiter = queue.join(&node.child);
     let mut look_at = clock.now() + SLOW_LOOK;
     loop {
-        let (place, changed) = standing.look();
+        let (place, changed) = waiter.look();
         *queue.used.lock() = clock.now();
         match place {
             Place::First => return take(store, entry, node).await,

@@ -41,7 +41,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    present: Option<Connection>,
+    current: Option<Connection>,
     /// The last attempt that failed, and when.
     failed: Option<(Instant, NotConnected)>,
 }
@@ -97,7 +97,7 @@ impl Shared {
 
     /// A connection that takes requests. An error means that nothing was sent.
     async fn connection(self: &Arc<Self>) -> Result<Connection, NotConnected> {
-        match self.present().await {
+        match self.current().await {
             Some(connection) => Ok(connection),
             // What is rare must not make the future larger that each request moves.
             None => Box::pin(self.new_connection()).await,
@@ -105,8 +105,8 @@ impl Shared {
     }
 
     /// The connection that is there, unless it is over.
-    async fn present(&self) -> Option<Connection> {
-        let mut connection = self.state.lock().present.clone()?;
+    async fn current(&self) -> Option<Connection> {
+        let mut connection = self.state.lock().current.clone()?;
         poll_fn(|cx| connection.sender.poll_ready(cx)).await.ok().map(|()| connection)
     }
 
@@ -115,7 +115,7 @@ impl Shared {
     async fn new_connection(self: &Arc<Self>) -> Result<Connection, NotConnected> {
         let began = Instant::now();
         let alone = self.connecting.clone().lock_owned().await;
-        if let Some(connection) = self.present().await {
+        if let Some(connection) = self.current().await {
             return Ok(connection);
         }
         if let Some((at, error)) = &self.state.lock().failed
@@ -139,7 +139,7 @@ impl Shared {
         let connected = connected.map_err(|error| NotConnected(Arc::new(error)));
         let mut state = self.state.lock();
         match &connected {
-            Ok(connection) => state.present = Some(connection.clone()),
+            Ok(connection) => state.current = Some(connection.clone()),
             Err(error) => state.failed = Some((Instant::now(), error.clone())),
         }
         connected

@@ -65,27 +65,27 @@ pub(super) async fn leave(store: Arc<LeaseStore>, claim: Claim) -> Result<()> {
 
 /// Looks where the claim stands; `None` while it waits.
 async fn look(store: &Arc<LeaseStore>, claim: &Claim) -> Result<Option<Turn>> {
-    let mut standing = heartbeat(store, claim).await?;
-    if matches!(standing, Standing::Free) {
+    let mut status = heartbeat(store, claim).await?;
+    if matches!(status, QueueStatus::Free) {
         // Lets the first waiter in, if the holder is gone.
         let session = store.rest.session().await?;
         session.rows(&statements::SERVE, &[&vec![claim.name.as_str()]]).await?;
-        standing = heartbeat(store, claim).await?;
+        status = heartbeat(store, claim).await?;
     }
-    match standing {
-        Standing::Granted(grant) => Ok(Some(Turn::Granted(grant))),
-        Standing::Behind(asked, left) => {
+    match status {
+        QueueStatus::Granted(grant) => Ok(Some(Turn::Granted(grant))),
+        QueueStatus::Behind(asked, left) => {
             store.waiters.queued(claim.owner, asked, left);
             Ok(None)
         }
         // Free and given to nobody: we are the only one, and not alive at the server.
-        Standing::Lost | Standing::Free => Ok(Some(Turn::TryAgain)),
+        QueueStatus::Lost | QueueStatus::Free => Ok(Some(Turn::TryAgain)),
     }
 }
 
 /// Where a waiter stands.
 #[derive(Debug, Clone)]
-enum Standing {
+enum QueueStatus {
     Granted(Grant),
     /// Neither queued nor granted.
     Lost,
@@ -102,11 +102,11 @@ pub(super) struct Heartbeats(Mutex<Option<Vec<Heartbeat>>>);
 #[derive(Debug)]
 struct Heartbeat {
     claim: Claim,
-    reply: oneshot::Sender<Result<Standing>>,
+    reply: oneshot::Sender<Result<QueueStatus>>,
 }
 
 /// Says that this waiter is alive, and asks where it stands.
-async fn heartbeat(store: &Arc<LeaseStore>, claim: &Claim) -> Result<Standing> {
+async fn heartbeat(store: &Arc<LeaseStore>, claim: &Claim) -> Result<QueueStatus> {
     let (reply, answer) = oneshot::channel();
     let heartbeat = Heartbeat { claim: claim.clone(), reply };
     {
@@ -135,17 +135,17 @@ async fn send_heartbeats(store: Arc<LeaseStore>) {
             continue;
         }
         let sent = send(&store, &heartbeats).await;
-        let standings = match sent {
-            Ok(standings) => standings.into_iter().map(Ok).collect(),
+        let statuses = match sent {
+            Ok(statuses) => statuses.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error); heartbeats.len()],
         };
-        for (heartbeat, standing) in heartbeats.into_iter().zip(standings) {
-            let _ = heartbeat.reply.send(standing);
+        for (heartbeat, status) in heartbeats.into_iter().zip(statuses) {
+            let _ = heartbeat.reply.send(status);
         }
     }
 }
 
-async fn send(store: &LeaseStore, heartbeats: &[Heartbeat]) -> Result<Vec<Standing>> {
+async fn send(store: &LeaseStore, heartbeats: &[Heartbeat]) -> Result<Vec<QueueStatus>> {
     let session = store.rest.session().await?;
     let (names, owners): (Vec<&str>, Vec<Vec<u8>>) = heartbeats
         .iter()
@@ -155,11 +155,13 @@ async fn send(store: &LeaseStore, heartbeats: &[Heartbeat]) -> Result<Vec<Standi
     let row = session.row(&statements::HEARTBEAT, &[&names, &owners, &nanos(sent)]).await?;
     let (states, lefts): (Column<i16>, Column<i64>) = (row.get(0), row.get(4));
     let grant = grants(&row, 1);
-    let standing = |place| match element(&states, place) {
-        Some(0) => grant(place).map_or(Standing::Lost, Standing::Granted),
-        Some(2) => Standing::Behind(sent, time::from_micros(element(&lefts, place).unwrap_or(0))),
-        Some(3) => Standing::Free,
-        _ => Standing::Lost,
+    let status = |place| match element(&states, place) {
+        Some(0) => grant(place).map_or(QueueStatus::Lost, QueueStatus::Granted),
+        Some(2) => {
+            QueueStatus::Behind(sent, time::from_micros(element(&lefts, place).unwrap_or(0)))
+        }
+        Some(3) => QueueStatus::Free,
+        _ => QueueStatus::Lost,
     };
-    Ok((0..heartbeats.len()).map(standing).collect())
+    Ok((0..heartbeats.len()).map(status).collect())
 }

@@ -67,7 +67,7 @@ impl Seen {
 
 pub(super) async fn inspect(store: Arc<SessionStore>, name: Name) -> Result<Option<LockInfo>> {
     let key = Key::of(&name)?;
-    let session = store.aside.session().await?;
+    let session = store.observer.session().await?;
     let seen = seen(&store, Some(key)).await?.remove(&key).unwrap_or_default();
     let rows = session.rows(&statements::LAST_FORCED, &[&name.as_str()]).await?;
     let forced = rows.first().map(|row| {
@@ -97,7 +97,7 @@ pub(super) async fn list(store: Arc<SessionStore>, prefix: String) -> Result<Vec
 
 /// Who holds this key, as far as it is known at once.
 pub(super) async fn held_by(store: &SessionStore, key: Key) -> Option<HeldBy> {
-    let session = store.aside.session().await.ok()?;
+    let session = store.observer.session().await.ok()?;
     let seen = look(&session, Some(key)).await.ok()?.remove(&key)?;
     lease(store, &seen).map(|lease| lease.held_by)
 }
@@ -105,7 +105,7 @@ pub(super) async fn held_by(store: &SessionStore, key: Key) -> Option<HeldBy> {
 /// The holders and waiters of one key or of all, a moment later if a holder is about to say who
 /// it is.
 async fn seen(store: &SessionStore, key: Option<Key>) -> Result<BTreeMap<Key, Vec<Seen>>> {
-    let session = store.aside.session().await?;
+    let session = store.observer.session().await?;
     let until = store.clock.now() + PATIENCE;
     let mut awaited: Option<HashSet<(Key, i32)>> = None;
     loop {
@@ -170,7 +170,7 @@ pub(super) async fn force_release(
     let key = Key::of(&name)?;
     let seen = seen(&store, Some(key)).await?.remove(&key).unwrap_or_default();
     let Some(Seen { backend, .. }) = holder(&seen) else { return Ok(None) };
-    let session = store.aside.session().await?;
+    let session = store.observer.session().await?;
     let count = async || session.row(&statements::COUNT, &[backend]).await;
     let locks = async || Ok::<i64, Error>(count().await?.get(0));
     let others = locks().await? - 1;
@@ -200,7 +200,7 @@ pub(super) async fn force_release(
 }
 
 pub(super) async fn examine(store: Arc<SessionStore>) -> Result<Vec<Finding>> {
-    let session = store.aside.session().await?;
+    let session = store.observer.session().await?;
     let mut findings = examine::server(&session).await?;
     findings.push(examine::tokens(&session).await?);
     findings.push(examine::letting_go(session.version));

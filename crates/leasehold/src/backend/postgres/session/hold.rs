@@ -64,7 +64,7 @@ async fn why_lost(store: &SessionStore, lost: &[&Hold]) -> Vec<LossReason> {
     let names: Vec<&str> = lost.iter().map(|hold| hold.name.as_str()).collect();
     let tokens: Vec<i64> = lost.iter().map(|hold| hold.token.get() as i64).collect();
     let asked = async {
-        let session = store.aside.session().await?;
+        let session = store.observer.session().await?;
         session.rows(&statements::AUDITED, &[&names, &tokens]).await
     };
     // Without an answer it is still certain that they are lost.

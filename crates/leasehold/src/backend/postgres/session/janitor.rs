@@ -31,7 +31,7 @@ pub(super) async fn look_after(store: Weak<SessionStore>) {
         let idle = tidy(&store).await;
         ticks = ticks.wrapping_add(1);
         if ticks % TICKS_BETWEEN_SWEEPS == 0
-            && let Some(session) = store.aside.present()
+            && let Some(session) = store.observer.present()
             && let Err(error) = session.rows(&statements::SWEEP, &[]).await
         {
             tracing::debug!(%error, "sweeping is put off");
@@ -105,7 +105,7 @@ async fn publish_all(
     if fresh.is_empty() && retract.is_empty() {
         return Ok(());
     }
-    let session = store.aside.session().await?;
+    let session = store.observer.session().await?;
     if !retract.is_empty() {
         let (high, low, form) = shown(retract.iter().map(|gone| gone.0));
         let backends: Vec<i32> = retract.iter().map(|gone| gone.1).collect();

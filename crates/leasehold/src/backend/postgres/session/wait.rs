@@ -72,7 +72,7 @@ pub(super) async fn leave(store: Arc<SessionStore>, claim: Claim) -> Result<()> 
         Some(held) => hold::give_back(&store, vec![held]).await.map(drop),
         // A wait also ends when the server goes away. Then the server knows nothing of this, and
         // that another held the lock before is no answer any more.
-        None => store.aside.session().await?.rows(&statements::PING, &[]).await.map(drop),
+        None => store.observer.session().await?.rows(&statements::PING, &[]).await.map(drop),
     }
 }
 
