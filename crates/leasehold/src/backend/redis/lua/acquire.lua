@@ -5,14 +5,14 @@ local function left_of(lock)
 end
 
 -- The other claims.
-local function contended(lock, record, line, bar, owner, ttl, number, said)
-  if call('EXISTS', bar) == 1 then
+local function contended(lock, record, queue, tombstone, owner, ttl, number, said)
+  if call('EXISTS', tombstone) == 1 then
     return { 0, -1, '', '' }
   end
   -- A key of another type is another's lock as well: then this is a table.
   local value = redis.pcall('GET', lock)
   if not value then
-    value = serve(lock, record, line)
+    value = serve(lock, record, queue)
     if value == nil then
       local token = next_token(token_of(call('GET', record)))
       call('SET', lock, owner, 'PX', ttl)
@@ -34,16 +34,16 @@ local function contended(lock, record, line, bar, owner, ttl, number, said)
   end
   local place, seen
   if said ~= '' then
-    place = place_of(line, owner, said, ttl, who)
+    place = place_of(queue, owner, said, ttl, who)
   end
-  place, seen = stand(line, place, owner, number, ttl, who)
-  -- A lock that is free only waits for the next look at its line.
+  place, seen = stand(queue, place, owner, number, ttl, who)
+  -- A lock that is free only waits for the next look at its queue.
   local left = free and 0 or place == 0 and left_of(lock) or -1
   return { 1, left, value, known, seen }
 end
 
-for line, length in pairs(long) do
-  sweep(line, length)
+for queue, length in pairs(long) do
+  sweep(queue, length)
 end
 for _, i in ipairs(others) do
   answers[i] = contended(KEYS[4 * i - 3], KEYS[4 * i - 2], KEYS[4 * i - 1], KEYS[4 * i],

@@ -1,8 +1,8 @@
 -- Takes a lock away from its holder, records who and why, lets the next waiter in.
--- KEYS  lock, record, line, forced
+-- KEYS  lock, record, queue, forced
 -- ARGV  by, reason, for how long to remember it in ms
 -- Answers the token that was ended (0 for a foreign holder), or nil if nobody held it.
-local lock, record, line, forced = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local lock, record, queue, forced = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local value = redis.pcall('GET', lock)
 if not value then
   return nil
@@ -21,5 +21,5 @@ if ours then
     publish(channel, 'f ' .. value)
   end
 end
-serve(lock, record, line)
+serve(lock, record, queue)
 return token

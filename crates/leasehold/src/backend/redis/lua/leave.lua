@@ -1,6 +1,6 @@
--- Gives up a place in line, or the lock itself if it was granted meanwhile.
--- KEYS  lock, record, line
--- ARGV  channel and holder, owner, ttl in ms, and when it was seen in line last and with which
+-- Gives up a place in the queue, or the lock itself if it was granted meanwhile.
+-- KEYS  lock, record, queue
+-- ARGV  channel and holder, owner, ttl in ms, and when it was seen in the queue last and with which
 --       number, or '' if that is not known
 local owner = ARGV[2]
 step_out(KEYS[3], owner, ARGV[4], ARGV[3], ARGV[1])

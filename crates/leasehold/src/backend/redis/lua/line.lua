@@ -1,4 +1,4 @@
--- The line of a lock, a list; each in it:
+-- The queue of a lock, a list; each in it:
 --   <owner, 32 digits> <seen, in ms> <number> <ttl> <channel> <holder>
 -- A waiter without a heartbeat for PATIENCE is skipped. A grant that is pushed lasts no
 -- longer than that, so that one to a waiter whose machine just died costs little.
@@ -7,12 +7,12 @@ local PATIENCE = @PATIENCE@
 local LINGER = @LINGER@
 
 -- Killed clients leave their waiters behind, perhaps a hundred thousand of them. One call takes
--- at most so many waiters out of lines, and FEWEST of each: a server does nothing else meanwhile,
--- and the dead in one line do not hold up the other locks of the call.
+-- at most so many waiters out of queues, and FEWEST of each: a server does nothing else meanwhile,
+-- and the dead in one queue do not hold up the other locks of the call.
 local LOOKS = 1000
 local FEWEST = 8
 local looks = LOOKS
--- In a line that is longer than LONG, whoever comes or shows itself looks at SWEPT others, and
+-- In a queue that is longer than LONG, whoever comes or shows itself looks at SWEPT others, and
 -- takes those out that have been silent for GONE. (Not for PATIENCE: one that was only paused
 -- keeps its place, unless its turn comes.)
 local LONG = @LONG@
@@ -36,62 +36,62 @@ end
 
 -- Where somebody stands, from 0 on, or nil, and how it is written there. `said` is what its
 -- client was told last: when it was seen, and with which number. If that is right, so is the
--- whole of what is looked for. Otherwise everybody is looked at, and a line may be long.
-local function place_of(line, owner, said, ttl, who)
+-- whole of what is looked for. Otherwise everybody is looked at, and a queue may be long.
+local function place_of(queue, owner, said, ttl, who)
   if said ~= '' then
     local waiter = owner .. ' ' .. said .. ' ' .. ttl .. ' ' .. who
-    local place = call('LPOS', line, waiter)
+    local place = call('LPOS', queue, waiter)
     if place then
       return place, waiter
     end
   end
-  for i, waiter in ipairs(call('LRANGE', line, 0, -1)) do
+  for i, waiter in ipairs(call('LRANGE', queue, 0, -1)) do
     if string.sub(waiter, 1, 32) == owner then
       return i - 1, waiter
     end
   end
 end
 
--- Looks at some of the first `count` in line, others each time, and takes those out that have
+-- Looks at some of the first `count` in the queue, others each time, and takes those out that have
 -- been silent for long.
-local function sweep(line, count)
+local function sweep(queue, count)
   if count <= LONG then
     return
   end
   local first = micros % count
   local gone = 0
-  for i, waiter in ipairs(call('LRANGE', line, first, first + SWEPT - 1)) do
+  for i, waiter in ipairs(call('LRANGE', queue, first, first + SWEPT - 1)) do
     local owner, seen, channel = string.match(waiter, '^(%S+) (%d+) %d+ %d+ (%S+)')
     if seen and math.abs(millis - seen) >= GONE then
       publish(channel, 'a ' .. owner)
       -- All of them go in one pass below: LREM walks from the head to each that it removes.
-      call('LSET', line, first + i - 1, '')
+      call('LSET', queue, first + i - 1, '')
       gone = gone + 1
     end
   end
   if gone > 0 then
-    call('LREM', line, gone, '')
+    call('LREM', queue, gone, '')
   end
 end
 
 -- Somebody is there: at this place, or at the end. The place, and when it was seen.
-local function stand(line, place, owner, number, ttl, who)
+local function stand(queue, place, owner, number, ttl, who)
   local seen = string.format('%.0f', millis)
   local waiter = @WAITER@
   if place then
-    call('LSET', line, place, waiter)
+    call('LSET', queue, place, waiter)
   else
-    place = call('RPUSH', line, waiter) - 1
+    place = call('RPUSH', queue, waiter) - 1
   end
-  call('PEXPIRE', line, LINGER)
-  sweep(line, place)
+  call('PEXPIRE', queue, LINGER)
+  sweep(queue, place)
   return place, seen
 end
 
-local function step_out(line, owner, said, ttl, who)
-  local place, waiter = place_of(line, owner, said, ttl, who)
+local function step_out(queue, owner, said, ttl, who)
+  local place, waiter = place_of(queue, owner, said, ttl, who)
   if place then
-    call('LREM', line, 1, waiter)
+    call('LREM', queue, 1, waiter)
   end
 end
 
@@ -103,14 +103,15 @@ local function lives(seen, ttl, channel)
   return quiet < PATIENCE and (quiet < tonumber(ttl) or is_heard(channel))
 end
 
--- Whether nobody in line has been seen for PATIENCE, without a look at each of them: heartbeats
--- extend the life of the line, and whoever has not sent one yet came no later than the last.
-local function is_deserted(line)
-  local left = call('PTTL', line)
+-- Whether nobody in the queue has been seen for PATIENCE, without a look at each of them:
+-- heartbeats extend the life of the queue, and whoever has not sent one yet came no later than
+-- the last.
+local function is_deserted(queue)
+  local left = call('PTTL', queue)
   if left < 0 or LINGER - left < PATIENCE then
     return left == -2
   end
-  local seen = string.match(call('LRANGE', line, -1, -1)[1], '^%S+ (%d+)')
+  local seen = string.match(call('LRANGE', queue, -1, -1)[1], '^%S+ (%d+)')
   return seen and math.abs(millis - seen) >= PATIENCE
 end
 
@@ -118,10 +119,10 @@ end
 -- if the call has done enough, and there may be one behind the dead. Then the lock stays free,
 -- the next who come queue, and live waiters ask again soon.
 -- `last` is the lock's last token, where it is known.
-local function serve(lock, record, line, last)
+local function serve(lock, record, queue, last)
   looks = math.max(looks, FEWEST)
   while looks > 0 do
-    local waiter = call('LPOP', line)
+    local waiter = call('LPOP', queue)
     if not waiter then
       return nil
     end
@@ -139,10 +140,10 @@ local function serve(lock, record, line, last)
     -- It lost its place, but may only be slow: it asks again.
     publish(channel, 'a ' .. owner)
   end
-  if not is_deserted(line) then
+  if not is_deserted(queue) then
     return false
   end
   -- Those that are only slow learn of it by their next heartbeat.
-  call('DEL', line)
+  call('DEL', queue)
   return nil
 end

@@ -1,9 +1,9 @@
 -- Gives each lock back, if it is still the owner's, and lets its next waiter in.
--- KEYS  for each hold: lock, record, line
+-- KEYS  for each hold: lock, record, queue
 -- ARGV  for each hold: owner, token
 -- Answers for each hold: 1 released, 0 not held.
 --
--- This part does what is common: nobody waits, or the first in line was just seen. It defines
+-- This part does what is common: nobody waits, or the first in the queue was just seen. It defines
 -- nothing, and compares times as texts of one length: functions and numbers would cost more
 -- than the work. What can be asked about all holds at once is, as a call costs more than what
 -- it does. What is left goes to the rest of the script.
@@ -11,11 +11,11 @@ local call = redis.call
 local answers = {}
 local count = #KEYS / 3
 if count > 1 then
-  local locks, lines = {}, {}
+  local locks, queues = {}, {}
   for i = 1, count do
-    locks[i], lines[i] = KEYS[3 * i - 2], KEYS[3 * i]
+    locks[i], queues[i] = KEYS[3 * i - 2], KEYS[3 * i]
   end
-  if call('EXISTS', unpack(lines)) == 0 then
+  if call('EXISTS', unpack(queues)) == 0 then
     -- A key of another type holds nothing here.
     local known = call('MGET', unpack(locks))
     local held = {}
@@ -36,12 +36,12 @@ end
 local sub, find, byte = string.sub, string.find, string.byte
 local others, second, now
 for i = 1, count do
-  local lock, line = KEYS[3 * i - 2], KEYS[3 * i]
+  local lock, queue = KEYS[3 * i - 2], KEYS[3 * i]
   local answer
   if redis.pcall('GET', lock) ~= ARGV[2 * i - 1] then
     answer = 0
   else
-    local waiter = call('LPOP', line)
+    local waiter = call('LPOP', queue)
     if not waiter then
       call('DEL', lock)
       answer = 1
@@ -80,10 +80,10 @@ for i = 1, count do
           'g ' .. owner .. ' ' .. now .. sub(waiter, 47, numbered) .. term)
         answer = 1
       else
-        -- As if nobody had looked. (When it is the last, the line was gone for a moment, and
+        -- As if nobody had looked. (When it is the last, the queue was gone for a moment, and
         -- with it the time that it has left. Otherwise that tells when the last heartbeat was.)
-        if call('LPUSH', line, waiter) == 1 then
-          call('PEXPIRE', line, '@LINGER@')
+        if call('LPUSH', queue, waiter) == 1 then
+          call('PEXPIRE', queue, '@LINGER@')
         end
       end
     end

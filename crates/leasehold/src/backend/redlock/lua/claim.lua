@@ -7,7 +7,7 @@ local OWNER = 32
 local function take(lock, record, owner, ttl, guess)
   local known = redis.call('GET', record)
   ttl = tonumber(ttl)
-  heed(ttl, 0)
+  raise(ttl, 0)
   redis.call('SET', lock, owner, 'PX', ttl)
   guess = tonumber(guess)
   if guess > 0 and guess <= micros + FURTHEST
@@ -17,25 +17,25 @@ local function take(lock, record, owner, ttl, guess)
   return { 1, last_of(known), micros }
 end
 
-local function contend(lock, record, line, owner, ttl, queue, guess)
+local function contend(lock, record, queue, owner, ttl, waits, guess)
   local client = string.sub(owner, 1, OWNER)
-  local barred = redis.call('HGET', line, 'b' .. client)
+  local tombstone = redis.call('HGET', queue, 'b' .. client)
   -- A key of another type is another's lock as well: then this is a table.
   local value = redis.pcall('GET', lock)
   local known = redis.call('GET', record) or ''
-  if barred and tonumber(barred) > millis then
+  if tombstone and tonumber(tombstone) > millis then
     return { 0, last_of(known), micros, -1, '', '' }
   end
   if not value or value == owner then
-    redis.call('HDEL', line, 'w' .. client)
+    redis.call('HDEL', queue, 'w' .. client)
     return take(lock, record, owner, ttl, guess)
   end
-  if queue == '1' then
-    local since = redis.call('HGET', line, 'w' .. client)
+  if waits == '1' then
+    local since = redis.call('HGET', queue, 'w' .. client)
     since = since and string.match(since, '^%d+') or string.format('%.0f', millis)
     local channel = string.match(who, '^%S+')
-    redis.call('HSET', line, 'w' .. client, string.format('%s %.0f %s', since, millis, channel))
-    keep_line(line, LINGER)
+    redis.call('HSET', queue, 'w' .. client, string.format('%s %.0f %s', since, millis, channel))
+    keep_queue(queue, LINGER)
   end
   return {
     0, last_of(known), micros, redis.call('PTTL', lock),
@@ -44,16 +44,16 @@ local function contend(lock, record, line, owner, ttl, queue, guess)
 end
 
 for _, i in ipairs(others) do
-  local record, lock, line = KEYS[i + 1], KEYS[count + 1 + i], KEYS[2 * count + 1 + i]
+  local record, lock, queue = KEYS[i + 1], KEYS[count + 1 + i], KEYS[2 * count + 1 + i]
   local owner, guess = ARGV[2 * i + 3], ARGV[2 * i + 4]
-  local ttl, queue = common or ARGV[2 * count + 2 * i + 3], ARGV[4]
+  local ttl, waits = common or ARGV[2 * count + 2 * i + 3], ARGV[4]
   if not common then
-    queue = ARGV[2 * count + 2 * i + 4]
+    waits = ARGV[2 * count + 2 * i + 4]
   end
-  if redis.call('EXISTS', lock, line) == 0 then
+  if redis.call('EXISTS', lock, queue) == 0 then
     answers[i] = take(lock, record, owner, ttl, guess)
   else
-    answers[i] = contend(lock, record, line, owner, ttl, queue, guess)
+    answers[i] = contend(lock, record, queue, owner, ttl, waits, guess)
   end
 end
 return answers

@@ -1,6 +1,6 @@
 -- Takes each lock that is free, and stores the guess as its token if that is new; where a
 -- claim asks to queue, notes who waits.
--- KEYS  marker; the record of each claim's lock; each lock; the line of each
+-- KEYS  marker; the record of each claim's lock; each lock; the queue of each
 -- ARGV  how the marker begins, channel and holder, ttl in ms, 1 to queue or 0; for each
 --       claim: owner of the attempt, guess or 0; for each claim, where there is no ttl for
 --       all: ttl in ms, 1 to queue or 0
@@ -39,7 +39,7 @@ end
 local longest_usual = longest < 1800000 and longest or 1800000
 local common = ARGV[3] ~= '' and ARGV[3]
 local ttl, usual = common, common and tonumber(common) <= longest_usual
-local lines = call('EXISTS', unpack(KEYS, 2 * count + 2, 3 * count + 1))
+local queues = call('EXISTS', unpack(KEYS, 2 * count + 2, 3 * count + 1))
 local answers = {}
 local others
 for i = 1, count do
@@ -59,7 +59,7 @@ for i = 1, count do
     usual = tonumber(ttl) <= longest_usual
   end
   if new and usual and token > floor and token <= highest
-    and (lines == 0 or call('EXISTS', KEYS[2 * count + 1 + i]) == 0)
+    and (queues == 0 or call('EXISTS', KEYS[2 * count + 1 + i]) == 0)
     and call('SET', KEYS[count + 1 + i], owner, 'NX', 'PX', ttl)
   then
     call('SET', KEYS[i + 1], guess .. since .. owner .. by, 'PX',

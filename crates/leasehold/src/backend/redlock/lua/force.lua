@@ -1,9 +1,9 @@
 -- Takes a lock away from its holder, records who and why, tells who waits.
--- KEYS  marker, lock, record, line, forced
+-- KEYS  marker, lock, record, queue, forced
 -- ARGV  how the marker begins, by, reason, for how long to remember it in ms
 -- Answers the marker if it is another. Otherwise {the token that was ended, or 0 for a
 -- foreign holder}, or {} if nobody held it.
-local lock, record, line, forced = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local lock, record, queue, forced = KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local value = redis.pcall('GET', lock)
 if not value then
   return {}
@@ -26,5 +26,5 @@ if ours then
   -- Its holder need not wait for the next renewal to learn of it.
   redis.call('PUBLISH', channel, 'f ' .. string.sub(value, 1, 32))
 end
-wake(line)
+wake(queue)
 return { tonumber(token) }

@@ -1,16 +1,16 @@
 -- Looks at locks.
--- KEYS  marker; for each lock: lock, record, line, forced
+-- KEYS  marker; for each lock: lock, record, queue, forced
 -- ARGV  how the marker begins
 -- Answers the marker if it is another. Otherwise for each lock: {1 if its key exists, what
 -- it holds ('' for another type), left in ms, record, how many wait, token, at, by and
 -- reason of the last force-release}.
-local now = line_clock()
+local now = queue_clock()
 local answers = {}
 for i = 1, (#KEYS - 1) / 4 do
-  local lock, record, line = KEYS[4 * i - 2], KEYS[4 * i - 1], KEYS[4 * i]
+  local lock, record, queue = KEYS[4 * i - 2], KEYS[4 * i - 1], KEYS[4 * i]
   local value = redis.pcall('GET', lock)
   local waiters = 0
-  local fields = redis.call('HGETALL', line)
+  local fields = redis.call('HGETALL', queue)
   for j = 1, #fields, 2 do
     local seen = string.match(fields[j + 1], '^%d+ (%d+) %S+$')
     if seen and math.abs(now - seen) < PATIENCE then

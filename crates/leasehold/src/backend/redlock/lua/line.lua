@@ -5,21 +5,21 @@
 local PATIENCE = 3000
 local LINGER = 60000
 
-local function line_clock()
+local function queue_clock()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
-local function keep_line(line, at_least)
-  if redis.call('PTTL', line) < at_least then
-    redis.call('PEXPIRE', line, string.format('%.0f', at_least))
+local function keep_queue(queue, at_least)
+  if redis.call('PTTL', queue) < at_least then
+    redis.call('PEXPIRE', queue, string.format('%.0f', at_least))
   end
 end
 
 -- Tells the one that has waited longest that the lock is free: the next one, if nobody hears it.
-local function wake(line)
-  local now = line_clock()
-  local fields = redis.call('HGETALL', line)
+local function wake(queue)
+  local now = queue_clock()
+  local fields = redis.call('HGETALL', queue)
   local waiters = {}
   for i = 1, #fields, 2 do
     local since, seen, channel = string.match(fields[i + 1], '^(%d+) (%d+) (%S+)$')

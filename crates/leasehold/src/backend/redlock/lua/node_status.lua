@@ -19,9 +19,9 @@ local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
 -- Each start of a server has a run id of its own.
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%x+)')
-local standing, its_list, its_epoch, rest
+local status, its_list, its_epoch, rest
 if marker then
-  standing, its_list, its_epoch, rest = string.match(marker, '^(%a+) (%S+) ?(%d*) ?(.*)$')
+  status, its_list, its_epoch, rest = string.match(marker, '^(%a+) (%S+) ?(%d*) ?(.*)$')
   its_epoch = tonumber(its_epoch) or 0
 end
 -- The longest TTL, in ms, and what clocks may differ in their pace: in µs.
@@ -47,7 +47,7 @@ local function arrive()
     return
   end
   local whole = same or (kept == '+' and keeps == '+')
-  become(string.format('%s %s %.0f %s %s%s%s', whole and standing or 'restarted',
+  become(string.format('%s %s %.0f %s %s%s%s', whole and status or 'restarted',
     its_list, its_epoch, figures, run, keeps, whole and since or ''))
 end
 if step == 'arrive' then
@@ -59,21 +59,21 @@ elseif step == 'notice' then
 elseif marker and its_list ~= list then
   done = 0
 elseif step == 'found' then
-  if standing == 'noticed' then
+  if status == 'noticed' then
     become(string.format('member %s 0 0 0 0 %s%s', list, run, keeps))
   end
 elseif step == 'seal' then
-  if standing == 'member' and epoch > its_epoch then
+  if status == 'member' and epoch > its_epoch then
     become(string.format('member %s %.0f %s', list, epoch, rest))
   end
 elseif step == 'install' then
   -- One that has heard of no epoch yet is in the first, 0.
-  if standing ~= 'member' and epoch > (its_epoch or 0) then
+  if status ~= 'member' and epoch > (its_epoch or 0) then
     become(string.format('joining %s %.0f %s %s %s %s%s %.0f',
       list, epoch, ARGV[5], ARGV[6], ARGV[6], run, keeps, micros))
   end
 elseif step == 'readmit' then
-  if standing == 'joining' and epoch == its_epoch then
+  if status == 'joining' and epoch == its_epoch then
     local figures, since = string.match(rest, '^(.*) (%d+)$')
     local longest = tonumber(string.match(rest, '^%d+'))
     since = tonumber(since)

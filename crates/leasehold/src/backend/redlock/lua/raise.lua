@@ -2,7 +2,7 @@
 local LEAD = 1000000
 
 -- Before anything is granted: for how long at most, and with which token at most.
-local function heed(ttl, token)
+local function raise(ttl, token)
   if ttl <= longest and token <= ceiling then
     return
   end

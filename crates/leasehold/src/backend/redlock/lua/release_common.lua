@@ -1,5 +1,5 @@
 -- Gives each lock back, if it is still the owner's, and tells who waits for it.
--- KEYS  marker; each lock; the line of each
+-- KEYS  marker; each lock; the queue of each
 -- ARGV  how the marker begins, 1 to tell who waits or 0; for each hold: owner
 -- Answers the marker if it is another. Otherwise how many holds there were, if all are
 -- released. Otherwise for each hold: 1 released, 0 not held.

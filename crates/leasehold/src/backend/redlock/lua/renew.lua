@@ -14,7 +14,7 @@ for i = 1, (#KEYS - 1) / 3 do
   local mine = value and last_of(known) == tonumber(token)
     and (value == owner or value == whose and string.sub(value, 1, #owner) == owner)
   if mine then
-    heed(ttl, 0)
+    raise(ttl, 0)
     redis.call('PEXPIRE', lock, ttl)
     redis.call('PEXPIRE', record, lifetime(tonumber(token), ttl))
     answers[i] = 1

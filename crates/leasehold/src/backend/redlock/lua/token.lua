@@ -24,7 +24,7 @@ end
 local function keep(record, known, owner, token, ttl, who)
   local last = last_of(known)
   if token > last and token <= MOST then
-    heed(ttl, token)
+    raise(ttl, token)
     local text = string.format('%.0f %.0f %s %s', token, micros, owner, who)
     redis.call('SET', record, text, 'PX', lifetime(token, ttl))
     return true
