@@ -2,7 +2,7 @@
 
 use crate::check::{Outcome, check};
 use crate::contract::{self, Contract};
-use crate::line::{self, Line};
+use crate::queue::{self, Queue};
 use crate::quorum::{self, Quorum};
 use crate::recovery;
 
@@ -34,8 +34,8 @@ pub enum Subject {
     Recovery(fn(&mut Quorum)),
     /// One lease.
     Contract(fn(&mut contract::Habits)),
-    /// Waiting in line.
-    Line(fn(&mut Line)),
+    /// Waiting in the queue.
+    Queue(fn(&mut Queue)),
 }
 
 impl Subject {
@@ -44,7 +44,7 @@ impl Subject {
             Self::Quorum(_) => "quorum",
             Self::Recovery(_) => "recovery",
             Self::Contract(_) => "contract",
-            Self::Line(_) => "line",
+            Self::Queue(_) => "queue",
         }
     }
 
@@ -63,8 +63,8 @@ impl Subject {
                 change(&mut model.habits);
                 check(model, sought)
             }
-            Self::Line(change) => {
-                let mut model = Line::new(size.attempts);
+            Self::Queue(change) => {
+                let mut model = Queue::new(size.attempts);
                 change(&mut model);
                 check(model, sought)
             }
@@ -145,7 +145,7 @@ impl Case {
 
 /// All cases.
 pub fn all() -> impl Iterator<Item = &'static Case> {
-    [quorum::cases::CASES, recovery::CASES, contract::cases::CASES, line::cases::CASES]
+    [quorum::cases::CASES, recovery::CASES, contract::cases::CASES, queue::cases::CASES]
         .into_iter()
         .flatten()
 }

@@ -5,7 +5,7 @@
 //! acquisition that may go through several owners, is settled when there is no answer, cancelled
 //! anywhere, kept, doubted, lost and given back. Time goes in ticks, for all alike (drift is
 //! the margin that the code takes off; there is none here). A request is on its way for at
-//! most [`DELAY`] ticks, which is less than an owner stays barred.
+//! most [`DELAY`] ticks, which is less than an owner keeps its tombstone.
 
 pub mod cases;
 pub mod state;
@@ -24,8 +24,8 @@ use store::Who;
 pub const TTL: u8 = 3;
 /// How many ticks a request may be on its way.
 pub const DELAY: u8 = 2;
-/// How many ticks an owner stays barred.
-pub const BAR: u8 = 3;
+/// How many ticks an owner keeps its tombstone.
+pub const TOMBSTONE: u8 = 3;
 /// How many owners an acquisition may use up.
 pub const OWNERS: usize = 2;
 /// How often a question or a release is repeated before the caller is told.
@@ -66,23 +66,24 @@ pub struct Habits {
     pub looks_at_grant: bool,
     /// A claim without an answer is settled.
     pub settles: bool,
-    /// Settling bars an owner that is not found.
-    pub settling_bars: bool,
+    /// Settling leaves a tombstone for an owner that is not found.
+    pub tombstone_when_settled: bool,
     /// An owner that was settled is not used again.
     pub fresh_owner: bool,
     /// A cancelled acquisition is undone.
     pub undoes: bool,
-    /// What is undone after it was found is barred, too.
-    pub bars_undone: bool,
+    /// An owner that was found and undone gets a tombstone, too.
+    pub tombstone_when_undone: bool,
     /// And undone again, should it be found again.
     pub undoes_again: bool,
-    /// A lease whose owner may have a second claim on its way bars it when it is given back.
-    pub bars_stray: bool,
+    /// An owner that may have a second claim on its way gets a tombstone when its lease is given
+    /// back.
+    pub tombstone_when_stray: bool,
     /// A late grant is undone before a fresh owner asks.
     pub starts_over_in_order: bool,
     /// And if it cannot be undone, no fresh owner asks.
     pub insists_on_order: bool,
-    /// Leaving the line gives back the lock, too, if it was granted meanwhile.
+    /// Leaving the queue gives back the lock, too, if it was granted meanwhile.
     pub leaving_releases: bool,
     /// A renewal takes a lock that is free.
     pub renewal_retakes: bool,
@@ -98,12 +99,12 @@ impl Default for Habits {
             loss_is_final: true,
             looks_at_grant: true,
             settles: true,
-            settling_bars: true,
+            tombstone_when_settled: true,
             fresh_owner: true,
             undoes: true,
-            bars_undone: true,
+            tombstone_when_undone: true,
             undoes_again: true,
-            bars_stray: true,
+            tombstone_when_stray: true,
             starts_over_in_order: true,
             insists_on_order: true,
             leaving_releases: true,

@@ -28,7 +28,7 @@ enum Command {
         /// How many nodes.
         #[arg(long, value_parser = clap::value_parser!(u8).range(1..=5))]
         nodes: Option<u8>,
-        /// How many attempts, or clients in line.
+        /// How many attempts, or clients in the queue.
         #[arg(long, value_parser = clap::value_parser!(u8).range(1..=4))]
         attempts: Option<u8>,
     },

@@ -50,15 +50,15 @@ pub const CASES: &[Case] = &[
     ),
     Case::breaks(
         LEFT_BEHIND,
-        "no-bar",
-        "settling bars nobody",
+        "no-tombstone",
+        "settling leaves no tombstone",
         ONE,
-        Subject::Contract(|habits| habits.settling_bars = false),
+        Subject::Contract(|habits| habits.tombstone_when_settled = false),
     ),
     Case::breaks(
         OWN_KEY,
         "owner-reused",
-        "an owner that was barred asks again",
+        "an owner with a tombstone asks again",
         ONE,
         Subject::Contract(|habits| habits.fresh_owner = false),
     ),
@@ -71,10 +71,10 @@ pub const CASES: &[Case] = &[
     ),
     Case::breaks(
         LEFT_BEHIND,
-        "undone-not-barred",
-        "what was found and undone is not barred",
+        "undone-without-tombstone",
+        "what was found and undone leaves no tombstone",
         ONE,
-        Subject::Contract(|habits| habits.bars_undone = false),
+        Subject::Contract(|habits| habits.tombstone_when_undone = false),
     ),
     Case::breaks(
         LEFT_BEHIND,
@@ -85,10 +85,10 @@ pub const CASES: &[Case] = &[
     ),
     Case::breaks(
         LEFT_BEHIND,
-        "stray-not-barred",
+        "stray-without-tombstone",
         "a second claim on its way is forgotten on release",
         ONE,
-        Subject::Contract(|habits| habits.bars_stray = false),
+        Subject::Contract(|habits| habits.tombstone_when_stray = false),
     ),
     Case::breaks(
         OWN_KEY,
@@ -107,7 +107,7 @@ pub const CASES: &[Case] = &[
     Case::breaks(
         LEFT_BEHIND,
         "leave-forgets",
-        "who leaves the line is not taken out of the lock it was just given",
+        "who leaves the queue is not taken out of the lock it was just given",
         ONE,
         Subject::Contract(|habits| habits.leaving_releases = false),
     ),

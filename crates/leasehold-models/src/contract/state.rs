@@ -37,12 +37,12 @@ pub struct State {
 pub enum Phase {
     /// Not begun.
     Idle,
-    /// Asking; again, if it is in line already.
+    /// Asking; again, if it is in the queue already.
     Asking {
-        /// In line already.
+        /// In the queue already.
         again: bool,
     },
-    /// In line.
+    /// In the queue.
     Place,
     /// Finding out what became of a claim without an answer.
     Settling {
@@ -89,13 +89,13 @@ pub enum Ending {
 /// How far the undoing of a claim is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Undo {
-    /// Is it there? Barred, if not.
+    /// Is it there? If not, it gets a tombstone.
     Settle,
     /// Give it back.
     Release,
     /// Is it there? But what is found is left there.
-    Bar,
-    /// Leave the line: nothing is on its way.
+    Tombstone,
+    /// Leave the queue: nothing is on its way.
     Leave,
 }
 
@@ -139,7 +139,7 @@ pub struct Task {
 pub enum Work {
     /// Undoes a claim.
     Undo(Undo),
-    /// Gives a lease back, and bars its owner if a second claim may be on its way.
+    /// Gives a lease back; its owner gets a tombstone if a second claim may be on its way.
     Release,
 }
 

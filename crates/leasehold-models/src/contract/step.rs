@@ -7,7 +7,7 @@ use super::{Contract, OWNERS, QUESTIONS, TTL};
 /// A step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// The caller asks; again, when it is in line.
+    /// The caller asks; again, when it is in the queue.
     Ask,
     /// The caller does not want it any more.
     Cancel,
@@ -16,13 +16,13 @@ pub enum Action {
     /// The holder gives it back.
     Release,
     /// A request reaches the store.
-    Arrive(Line),
+    Arrive(Waiting),
     /// A request that nobody waits for any more reaches the store.
     ArriveLate(usize),
     /// An answer reaches whoever waits for it.
-    Hear(Line),
+    Hear(Waiting),
     /// Whoever waits for an answer stops waiting.
-    TimeOut(Line),
+    TimeOut(Waiting),
     /// Somebody else takes the free lock.
     OtherTakes,
     /// And gives it back.
@@ -33,7 +33,7 @@ pub enum Action {
 
 /// Who waits for an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Line {
+pub enum Waiting {
     /// The caller.
     Caller,
     /// The keeper.
@@ -42,23 +42,23 @@ pub enum Line {
     Background,
 }
 
-const LINES: [Line; 3] = [Line::Caller, Line::Keeper, Line::Background];
+const WAITING: [Waiting; 3] = [Waiting::Caller, Waiting::Keeper, Waiting::Background];
 
 impl State {
     /// The request that is waited for.
-    pub(super) fn call(&self, line: Line) -> Option<Call> {
-        match line {
-            Line::Caller => self.caller,
-            Line::Keeper => self.keeper,
-            Line::Background => self.background.and_then(|task| task.call),
+    pub(super) fn call(&self, who: Waiting) -> Option<Call> {
+        match who {
+            Waiting::Caller => self.caller,
+            Waiting::Keeper => self.keeper,
+            Waiting::Background => self.background.and_then(|task| task.call),
         }
     }
 
-    fn set_call(&mut self, line: Line, call: Option<Call>) {
-        match line {
-            Line::Caller => self.caller = call,
-            Line::Keeper => self.keeper = call,
-            Line::Background => {
+    fn set_call(&mut self, who: Waiting, call: Option<Call>) {
+        match who {
+            Waiting::Caller => self.caller = call,
+            Waiting::Keeper => self.keeper = call,
+            Waiting::Background => {
                 if let Some(task) = &mut self.background {
                     task.call = call;
                 }
@@ -83,17 +83,17 @@ impl Contract {
             }
             Phase::Releasing { .. } | Phase::Over(_) => {}
         }
-        for line in LINES {
-            let Some(call) = state.call(line) else { continue };
+        for who in WAITING {
+            let Some(call) = state.call(who) else { continue };
             if call.may_arrive() {
-                actions.push(Action::Arrive(line));
+                actions.push(Action::Arrive(who));
             }
             if call.answer.is_some() {
-                actions.push(Action::Hear(line));
+                actions.push(Action::Hear(who));
             }
             let never = call.answer.is_none() && !call.may_arrive();
             if state.losses > 0 || never {
-                actions.push(Action::TimeOut(line));
+                actions.push(Action::TimeOut(who));
             }
         }
         actions.extend((0..state.orphans.len()).map(Action::ArriveLate));
@@ -111,29 +111,29 @@ impl Contract {
             Action::Cancel => self.cancel(state),
             Action::Renew => state.keeper = Some(Call::new(Order::Renew, state.owner)),
             Action::Release => self.release(state),
-            Action::Arrive(line) => {
-                if let Some(mut call) = state.call(line) {
+            Action::Arrive(who) => {
+                if let Some(mut call) = state.call(who) {
                     call.answer = Some(self.arrive(state, call.order, call.owner));
-                    state.set_call(line, Some(call));
+                    state.set_call(who, Some(call));
                 }
             }
             Action::ArriveLate(at) => {
                 let orphan = state.orphans.remove(at);
                 self.arrive(state, orphan.order, orphan.owner);
             }
-            Action::Hear(line) => {
-                let Some(call) = state.call(line) else { return };
-                state.set_call(line, None);
+            Action::Hear(who) => {
+                let Some(call) = state.call(who) else { return };
+                state.set_call(who, None);
                 if let Some(answer) = call.answer {
-                    self.hear(state, line, call.age, answer);
+                    self.hear(state, who, call.age, answer);
                 }
             }
-            Action::TimeOut(line) => {
-                let call = state.call(line);
-                state.set_call(line, None);
+            Action::TimeOut(who) => {
+                let call = state.call(who);
+                state.set_call(who, None);
                 state.abandon(call);
                 state.losses = state.losses.saturating_sub(1);
-                self.time_out(state, line);
+                self.time_out(state, who);
             }
             Action::OtherTakes => state.store.lock = Some((Who::Other, TTL)),
             Action::OtherLeaves => state.store.other_leaves(),
@@ -200,11 +200,11 @@ impl Contract {
         state.given_back = false;
     }
 
-    fn hear(&self, state: &mut State, line: Line, age: u8, answer: Answer) {
-        match line {
-            Line::Caller => self.hear_caller(state, age, answer),
-            Line::Keeper => self.hear_keeper(state, age, answer),
-            Line::Background => self.hear_background(state, answer),
+    fn hear(&self, state: &mut State, who: Waiting, age: u8, answer: Answer) {
+        match who {
+            Waiting::Caller => self.hear_caller(state, age, answer),
+            Waiting::Keeper => self.hear_keeper(state, age, answer),
+            Waiting::Background => self.hear_background(state, answer),
         }
     }
 
@@ -215,7 +215,7 @@ impl Contract {
             }
             (Phase::Asking { .. }, Answer::Queued) => state.phase = Phase::Place,
             (Phase::Asking { .. }, _) => {
-                // Only somebody in line can be told so here, and only by mistake: everybody
+                // Only somebody in the queue can be told so here, and only by mistake: everybody
                 // else who finds the lock held takes a place.
                 state.broken.own_key = true;
                 self.end(state, Ending::Refused);
@@ -232,7 +232,7 @@ impl Contract {
                 let released = answer == Answer::Released;
                 let counts = released || (may_be_done && self.habits.release_remembers);
                 state.broken.untrue |= !counts && state.given_back;
-                self.bar_stray(state);
+                self.settle_stray(state);
                 self.end(state, if counts { Ending::Released } else { Ending::NotHeld });
             }
             _ => {}
@@ -299,7 +299,7 @@ impl Contract {
                     state.background = Some(task);
                 }
             }
-            Work::Release => self.bar_stray(state),
+            Work::Release => self.settle_stray(state),
         }
     }
 
@@ -307,38 +307,41 @@ impl Contract {
     fn undo(&self, step: Undo, answer: Answer) -> Option<Undo> {
         match (step, answer) {
             (Undo::Settle, Answer::Yours(_)) => Some(Undo::Release),
-            // Settling bars only an owner that it does not find: a second claim may still be
+            // Only an owner that is not found gets a tombstone: a second claim may still be
             // on its way, or have arrived since.
-            (Undo::Release, _) if !self.habits.bars_undone => None,
+            (Undo::Release, _) if !self.habits.tombstone_when_undone => None,
             (Undo::Release, _) if self.habits.undoes_again => Some(Undo::Settle),
-            (Undo::Release, _) => Some(Undo::Bar),
+            (Undo::Release, _) => Some(Undo::Tombstone),
             _ => None,
         }
     }
 
     /// Keeps a claim that is still on its way from taking the lock that is no longer held.
-    fn bar_stray(&self, state: &mut State) {
-        if std::mem::take(&mut state.stray) && self.habits.bars_stray {
+    fn settle_stray(&self, state: &mut State) {
+        if std::mem::take(&mut state.stray) && self.habits.tombstone_when_stray {
             self.undo_in_background(state, Undo::Settle);
         }
     }
 
-    fn time_out(&self, state: &mut State, line: Line) {
-        match line {
-            Line::Caller => self.caller_hears_nothing(state),
-            Line::Keeper if state.believes() => state.phase = Phase::Held { doubtful: true },
-            Line::Keeper => {}
-            Line::Background => {
+    fn time_out(&self, state: &mut State, who: Waiting) {
+        match who {
+            Waiting::Caller => self.caller_hears_nothing(state),
+            Waiting::Keeper if state.believes() => state.phase = Phase::Held { doubtful: true },
+            Waiting::Keeper => {}
+            Waiting::Background => {
                 let Some(task) = state.background else { return };
                 match task.work {
                     // Until there is an answer.
                     Work::Undo(step) => {
-                        state.set_call(Line::Background, Some(Call::new(order(step), task.owner)));
+                        state.set_call(
+                            Waiting::Background,
+                            Some(Call::new(order(step), task.owner)),
+                        );
                     }
                     // Once: the lease lapses.
                     Work::Release => {
                         state.background = None;
-                        self.bar_stray(state);
+                        self.settle_stray(state);
                     }
                 }
             }
@@ -391,7 +394,7 @@ impl Contract {
 
 fn order(step: Undo) -> Order {
     match step {
-        Undo::Settle | Undo::Bar => Order::Settle,
+        Undo::Settle | Undo::Tombstone => Order::Settle,
         Undo::Release => Order::Release,
         Undo::Leave => Order::Leave,
     }

@@ -1,6 +1,6 @@
 //! The store: what it answers to a request, and what it keeps. A pure function.
 
-use super::{BAR, Habits, TTL};
+use super::{Habits, TOMBSTONE, TTL};
 
 /// Who holds the lock at the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -16,24 +16,24 @@ pub enum Who {
 pub struct Store {
     /// Who holds the lock, and for how many more ticks.
     pub lock: Option<(Who, u8)>,
-    /// Which of the client's owners is in line.
-    pub line: Option<u8>,
-    /// For how many more ticks each of the client's owners is barred.
-    pub barred: [u8; super::OWNERS],
+    /// Which of the client's owners is in the queue.
+    pub queued: Option<u8>,
+    /// For how many more ticks each of the client's owners has a tombstone; 0 is none.
+    pub tombstones: [u8; super::OWNERS],
 }
 
 /// A request for one of the client's owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Order {
-    /// The lock, or a place in line.
+    /// The lock, or a place in the queue.
     Claim,
-    /// Is it mine? If not, bar me.
+    /// Is it mine? If not, I get a tombstone.
     Settle,
     /// For the whole TTL again, if it is mine.
     Renew,
     /// Take it back, if it is mine.
     Release,
-    /// Out of the line, or out of the lock if it was granted meanwhile.
+    /// Out of the queue, or out of the lock if it was granted meanwhile.
     Leave,
 }
 
@@ -44,7 +44,7 @@ pub enum Answer {
     Yours(u8),
     /// It is another's.
     Held,
-    /// Another has it; wait in line.
+    /// Another has it; wait in the queue.
     Queued,
     /// It is not yours.
     NotYours,
@@ -60,20 +60,20 @@ impl Store {
             _ => None,
         };
         match (order, left) {
-            (Order::Claim, _) if self.barred[usize::from(owner)] > 0 => Answer::Held,
+            (Order::Claim, _) if self.tombstones[usize::from(owner)] > 0 => Answer::Held,
             (Order::Claim | Order::Settle, Some(left)) => Answer::Yours(left),
             (Order::Claim, None) => match self.lock {
                 None => self.grant(owner),
                 Some((Who::Other, _)) => {
-                    self.line = Some(owner);
+                    self.queued = Some(owner);
                     Answer::Queued
                 }
                 Some((Who::Us(_), _)) => Answer::Held,
             },
             (Order::Settle, None) => {
                 self.dequeue(owner);
-                if habits.settling_bars {
-                    self.barred[usize::from(owner)] = BAR;
+                if habits.tombstone_when_settled {
+                    self.tombstones[usize::from(owner)] = TOMBSTONE;
                 }
                 Answer::NotYours
             }
@@ -95,12 +95,12 @@ impl Store {
     }
 
     fn dequeue(&mut self, owner: u8) {
-        self.line = self.line.filter(|waiter| *waiter != owner);
+        self.queued = self.queued.filter(|waiter| *waiter != owner);
     }
 
-    /// Somebody else gives the lock back: it goes to whoever is in line.
+    /// Somebody else gives the lock back: it goes to whoever is in the queue.
     pub fn other_leaves(&mut self) {
-        self.lock = self.line.take().map(|waiter| (Who::Us(waiter), TTL));
+        self.lock = self.queued.take().map(|waiter| (Who::Us(waiter), TTL));
     }
 
     fn grant(&mut self, owner: u8) -> Answer {
@@ -116,8 +116,8 @@ impl Store {
                 self.lock = None;
             }
         }
-        for barred in &mut self.barred {
-            *barred = barred.saturating_sub(1);
+        for left in &mut self.tombstones {
+            *left = left.saturating_sub(1);
         }
     }
 }

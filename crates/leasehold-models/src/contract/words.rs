@@ -2,18 +2,20 @@
 
 use super::Contract;
 use super::state::{Ending, Phase, State};
-use super::step::{Action, Line};
+use super::step::{Action, Waiting};
 use super::store::{Answer, Order, Who};
 
 /// One step in one line.
 pub(super) fn tell(model: &Contract, before: &State, action: Action, after: &State) -> String {
     let what = match action {
-        Action::Ask if before.phase == Phase::Place => "in line, the caller asks again".to_owned(),
+        Action::Ask if before.phase == Phase::Place => {
+            "in the queue, the caller asks again".to_owned()
+        }
         Action::Ask => "the caller asks for the lock".to_owned(),
         Action::Cancel => "the caller does not want it any more".to_owned(),
         Action::Renew => "the keeper sends a renewal".to_owned(),
         Action::Release => "the holder gives it back".to_owned(),
-        Action::Arrive(line) => match before.call(line) {
+        Action::Arrive(who) => match before.call(who) {
             Some(call) => arrival(model, before, call.order, call.owner, ""),
             None => "nothing arrives".to_owned(),
         },
@@ -21,14 +23,14 @@ pub(super) fn tell(model: &Contract, before: &State, action: Action, after: &Sta
             let orphan = before.orphans[at];
             arrival(model, before, orphan.order, orphan.owner, " late")
         }
-        Action::Hear(line) => match before.call(line).and_then(|call| call.answer) {
-            Some(answer) => format!("{} hears: {}", name(line), said(answer)),
+        Action::Hear(who) => match before.call(who).and_then(|call| call.answer) {
+            Some(answer) => format!("{} hears: {}", name(who), said(answer)),
             None => "nothing is heard".to_owned(),
         },
-        Action::TimeOut(line) => format!("{} hears nothing, and stops waiting", name(line)),
+        Action::TimeOut(who) => format!("{} hears nothing, and stops waiting", name(who)),
         Action::OtherTakes => "somebody else takes the lock".to_owned(),
-        Action::OtherLeaves if before.store.line.is_some() => {
-            "somebody else gives it back: the first in line has it now".to_owned()
+        Action::OtherLeaves if before.store.queued.is_some() => {
+            "somebody else gives it back: the first in the queue has it now".to_owned()
         }
         Action::OtherLeaves => "somebody else gives it back".to_owned(),
         Action::Tick => format!("time passes{}", lapse(before, after)),
@@ -47,11 +49,11 @@ pub(super) fn tell(model: &Contract, before: &State, action: Action, after: &Sta
     what + &consequence
 }
 
-fn name(line: Line) -> &'static str {
-    match line {
-        Line::Caller => "the caller",
-        Line::Keeper => "the keeper",
-        Line::Background => "the background",
+fn name(who: Waiting) -> &'static str {
+    match who {
+        Waiting::Caller => "the caller",
+        Waiting::Keeper => "the keeper",
+        Waiting::Background => "the background",
     }
 }
 
@@ -61,7 +63,7 @@ fn arrival(model: &Contract, before: &State, order: Order, owner: u8, late: &str
         Order::Settle => "question \"is it mine?\"",
         Order::Renew => "renewal",
         Order::Release => "release",
-        Order::Leave => "leaving of the line",
+        Order::Leave => "leaving of the queue",
     };
     let answer = before.store.clone().step(&model.habits, owner, order);
     let owner = u32::from(owner) + 1;
@@ -72,7 +74,7 @@ fn said(answer: Answer) -> String {
     match answer {
         Answer::Yours(left) => format!("yours, for {left} ticks"),
         Answer::Held => "held".to_owned(),
-        Answer::Queued => "another's; you are in line".to_owned(),
+        Answer::Queued => "another's; you are queued".to_owned(),
         Answer::NotYours => "not yours".to_owned(),
         Answer::Released => "free now".to_owned(),
     }

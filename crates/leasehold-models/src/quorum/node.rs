@@ -20,7 +20,7 @@ pub type List = u8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Node<T = Token> {
     /// Whether it may vote.
-    pub standing: Standing,
+    pub status: Status,
     /// The epoch it was last sealed with.
     pub epoch: Epoch,
     /// The list of nodes that it belongs to.
@@ -35,7 +35,7 @@ pub struct Node<T = Token> {
 
 /// Whether a node may vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Standing {
+pub enum Status {
     /// It carries the marker: it has kept its data.
     Member,
     /// It has forgotten everything, the marker too; or it is new.
@@ -177,8 +177,8 @@ pub enum Answer<T = Token> {
 impl<T: Copy + Ord + From<u8> + Add<Output = T>> Node<T> {
     /// A node that belongs to a list and has never done anything.
     pub fn new(list: List) -> Self {
-        let (standing, token) = (Standing::Member, T::from(0));
-        Self { standing, epoch: 0, list, lock: None, token, token_owner: None }
+        let (status, token) = (Status::Member, T::from(0));
+        Self { status, epoch: 0, list, lock: None, token, token_owner: None }
     }
 
     /// The key of the lock expires.
@@ -188,14 +188,14 @@ impl<T: Copy + Ord + From<u8> + Add<Output = T>> Node<T> {
 
     /// It forgets everything.
     pub fn forget(&mut self) {
-        *self = Self { standing: Standing::Blank, ..Self::new(self.list) };
+        *self = Self { status: Status::Blank, ..Self::new(self.list) };
     }
 
     /// It is restarted, and is known to have kept everything or not.
     pub fn restart(&mut self, rules: &Rules, kept: bool) {
-        let voted = matches!(self.standing, Standing::Member | Standing::Joining);
+        let voted = matches!(self.status, Status::Member | Status::Joining);
         if voted && rules.run_id && !kept {
-            self.standing = Standing::Restarted;
+            self.status = Status::Restarted;
         }
     }
 
@@ -217,7 +217,7 @@ impl<T: Copy + Ord + From<u8> + Add<Output = T>> Node<T> {
     }
 
     fn serve(&mut self, rules: &Rules, request: Request<T>) -> Answer<T> {
-        if self.standing != Standing::Member {
+        if self.status != Status::Member {
             return Answer::NoMember;
         }
         if rules.list && request.list != self.list {
@@ -282,20 +282,20 @@ impl<T: Copy + Ord + From<u8> + Add<Output = T>> Node<T> {
     /// What makes a node vote, and what brings one back that has forgotten everything.
     fn change(&mut self, rules: &Rules, request: Request<T>) -> Answer<T> {
         let Request { epoch, list, order } = request;
-        if self.standing != Standing::Blank && rules.list && list != self.list {
+        if self.status != Status::Blank && rules.list && list != self.list {
             return Answer::OtherList;
         }
-        match (order, self.standing) {
-            (Order::Notice, Standing::Blank) => {
-                self.standing = Standing::Noticed;
+        match (order, self.status) {
+            (Order::Notice, Status::Blank) => {
+                self.status = Status::Noticed;
                 self.list = list;
                 Answer::Yes
             }
-            (Order::Found, Standing::Noticed) => {
-                self.standing = Standing::Member;
+            (Order::Found, Status::Noticed) => {
+                self.status = Status::Member;
                 Answer::Yes
             }
-            (Order::Seal, Standing::Member) if epoch > self.epoch => {
+            (Order::Seal, Status::Member) if epoch > self.epoch => {
                 if rules.epoch {
                     self.epoch = epoch;
                 }
@@ -303,16 +303,16 @@ impl<T: Copy + Ord + From<u8> + Add<Output = T>> Node<T> {
             }
             (
                 Order::Install { token },
-                Standing::Blank | Standing::Noticed | Standing::Restarted | Standing::Joining,
+                Status::Blank | Status::Noticed | Status::Restarted | Status::Joining,
             ) if epoch > self.epoch => {
                 // What a foreign client has set here stays: it can only stand in the way.
-                let (standing, lock) = (Standing::Joining, self.lock);
-                *self = Self { standing, lock, token, ..Self::new(list) };
+                let (status, lock) = (Status::Joining, self.lock);
+                *self = Self { status, lock, token, ..Self::new(list) };
                 self.epoch = if rules.epoch { epoch } else { 0 };
                 Answer::Yes
             }
-            (Order::Readmit, Standing::Joining) if epoch == self.epoch || !rules.epoch => {
-                self.standing = Standing::Member;
+            (Order::Readmit, Status::Joining) if epoch == self.epoch || !rules.epoch => {
+                self.status = Status::Member;
                 Answer::Yes
             }
             _ => Answer::No,

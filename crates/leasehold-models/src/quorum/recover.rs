@@ -3,16 +3,16 @@
 //! the longest lease, and only then readmits the node.
 
 use super::Quorum;
-use super::node::{Answer, Epoch, Order, Request, Standing};
+use super::node::{Answer, Epoch, Order, Request, Status};
 use super::state::{Recovery, State};
 use super::step::Action;
 
 impl Quorum {
     /// The steps of faults and recoveries.
     pub(super) fn list_recovery_steps(&self, state: &State, actions: &mut Vec<Action>) {
-        let blank = |node: &usize| state.columns[*node].node.standing == Standing::Blank;
+        let blank = |node: &usize| state.columns[*node].node.status == Status::Blank;
         let lost = |node: &usize| {
-            matches!(state.columns[*node].node.standing, Standing::Blank | Standing::Restarted)
+            matches!(state.columns[*node].node.status, Status::Blank | Status::Restarted)
         };
         if state.wipes > 0 {
             let wiped = self.members(state).filter(|node| !lost(node));
@@ -30,15 +30,15 @@ impl Quorum {
                 // One recovery for each loss, and one that stopped halfway.
                 return;
             }
-            let stands = |node: &usize| state.columns[*node].node.standing == Standing::Member;
+            let stands = |node: &usize| state.columns[*node].node.status == Status::Member;
             let fallen = self.members(state).filter(|node| !stands(node));
             actions.extend(fallen.map(Action::Recover));
             return;
         };
-        actions.push(Action::Halt);
+        actions.push(Action::Abandon);
         for node in self.members(state) {
             let column = &state.columns[node];
-            if column.node.standing == Standing::Member && !column.sealed {
+            if column.node.status == Status::Member && !column.sealed {
                 actions.push(Action::Seal(node));
             }
         }
@@ -72,10 +72,10 @@ impl Quorum {
                 // Its word was counted when it was given; a recovery that had read it has.
                 state.wipes -= 1;
                 if state.columns[node].recovering {
-                    self.halt(state);
+                    self.abandon(state);
                 }
             }
-            Action::Rejoin(node) => state.columns[node].node.standing = Standing::Member,
+            Action::Rejoin(node) => state.columns[node].node.status = Status::Member,
             Action::Recover(node) => {
                 let epoch = self.next_epoch(state);
                 state.recovery = Some(Recovery { epoch, most: 0, installed: false });
@@ -102,9 +102,9 @@ impl Quorum {
                 if let Some(node) = target(state) {
                     self.say(state, node, Order::Readmit);
                 }
-                self.halt(state);
+                self.abandon(state);
             }
-            Action::Halt => self.halt(state),
+            Action::Abandon => self.abandon(state),
             _ => {}
         }
     }
@@ -121,7 +121,7 @@ impl Quorum {
         node.step(&self.rules, request)
     }
 
-    fn halt(&self, state: &mut State) {
+    fn abandon(&self, state: &mut State) {
         state.recovery = None;
         for column in &mut state.columns {
             column.sealed = false;

@@ -150,7 +150,7 @@ impl Column {
         let owner = |owner: Option<Owner>| owner.map_or(0, |owner| u64::from(owner) + 1);
         let mut bits = Bits::default();
         bits.push(self.side as u64, 2);
-        bits.push(node.standing as u64, 3);
+        bits.push(node.status as u64, 3);
         bits.push(node.epoch.into(), 3);
         bits.push(node.list.into(), 1);
         bits.push(owner(node.lock), 3);

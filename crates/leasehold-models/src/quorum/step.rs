@@ -47,7 +47,7 @@ pub enum Action {
     /// It readmits the node.
     Readmit,
     /// It stops halfway.
-    Halt,
+    Abandon,
 }
 
 impl Quorum {

@@ -1,7 +1,7 @@
 //! The steps, told.
 
 use super::Quorum;
-use super::node::{Answer, Order, Standing};
+use super::node::{Answer, Order, Status};
 use super::recover::target;
 use super::state::{Phase, State};
 use super::step::Action;
@@ -72,7 +72,7 @@ pub(super) fn tell(model: &Quorum, before: &State, action: Action, after: &State
             format!("node {node} is told the last token {most}, and waits")
         }
         Action::Readmit => format!("node {} is readmitted", target(before).map_or(0, name)),
-        Action::Halt => "the recovery ends here".to_owned(),
+        Action::Abandon => "the recovery ends here".to_owned(),
         Action::Claim(..) | Action::Store(..) | Action::Prove(..) => "a request arrives".to_owned(),
     }
 }
@@ -91,10 +91,8 @@ fn delivered(before: &State, at: usize, node: usize, order: Order, answer: Answe
         _ => format!("{who}'s renewal arrives"),
     };
     let answer = match answer {
-        Answer::NoMember if column.node.standing == Standing::Blank => {
-            "it has no marker".to_owned()
-        }
-        Answer::NoMember if column.node.standing == Standing::Restarted => {
+        Answer::NoMember if column.node.status == Status::Blank => "it has no marker".to_owned(),
+        Answer::NoMember if column.node.status == Status::Restarted => {
             "its marker is of an earlier run".to_owned()
         }
         Answer::NoMember => "it is not readmitted".to_owned(),

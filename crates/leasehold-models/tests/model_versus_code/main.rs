@@ -7,16 +7,16 @@
 //! told with its seed and with no more steps than it takes.
 
 mod episode;
-mod line;
+mod fixture;
 mod node;
-mod world;
+mod queue;
 
 use episode::{Comparison, compare};
+use fixture::Fixture;
 use leasehold::backend::{redis, redlock};
-use leasehold_models::{line::node::Rules, quorum::node::Rules as NodeRules};
-use line::LineComparison;
+use leasehold_models::{queue::node::Rules, quorum::node::Rules as NodeRules};
 use node::NodeComparison;
-use world::World;
+use queue::QueueComparison;
 
 /// Compares all steps; fails with the difference, if there is one.
 fn agrees<T: Comparison>(what: &str, comparison: &mut T) {
@@ -34,14 +34,14 @@ fn noticed<T: Comparison>(rule: &str, comparison: &mut T) {
 }
 
 #[test]
-fn the_line_is_its_model() {
-    let mut world = World::start(redis::script_text);
-    let mut comparison = LineComparison::new(&mut world, Rules::default());
-    agrees("line", &mut comparison);
+fn the_queue_is_its_model() {
+    let mut fixture = Fixture::start(redis::script_text);
+    let mut comparison = QueueComparison::new(&mut fixture, Rules::default());
+    agrees("queue", &mut comparison);
     comparison.tally().want(&[
         "Claim: granted",
         "Claim: queued",
-        "Claim: barred",
+        "Claim: tombstone",
         "Try: granted",
         "Try: held",
         "Beat: granted",
@@ -63,7 +63,7 @@ fn the_line_is_its_model() {
 
 /// A comparison that notices nothing would prove nothing.
 #[test]
-fn a_line_with_a_rule_left_out_is_noticed() {
+fn a_queue_with_a_rule_left_out_is_noticed() {
     let right = Rules::default();
     let wrong = [
         ("beat_repairs", Rules { beat_repairs: false, ..right }),
@@ -75,22 +75,22 @@ fn a_line_with_a_rule_left_out_is_noticed() {
         ("short_grants", Rules { short_grants: false, ..right }),
         ("newcomers_queue", Rules { newcomers_queue: false, ..right }),
     ];
-    let mut world = World::start(redis::script_text);
+    let mut fixture = Fixture::start(redis::script_text);
     for (rule, rules) in wrong {
-        noticed(rule, &mut LineComparison::new(&mut world, rules));
+        noticed(rule, &mut QueueComparison::new(&mut fixture, rules));
     }
 }
 
 #[test]
 fn a_redlock_node_is_its_model() {
-    let mut world = World::start(redlock::script_text);
-    let mut comparison = NodeComparison::new(&mut world, NodeRules::default());
+    let mut fixture = Fixture::start(redlock::script_text);
+    let mut comparison = NodeComparison::new(&mut fixture, NodeRules::default());
     agrees("redlock node", &mut comparison);
     comparison.tally().want(&[
         "claim: granted with its guess",
         "claim: granted",
         "claim: held",
-        "claim: barred",
+        "claim: tombstone",
         "store: yes",
         "store: no",
         "renew: yes",
@@ -131,8 +131,8 @@ fn a_redlock_node_with_a_rule_left_out_is_noticed() {
         ("epoch", NodeRules { epoch: false, ..right }),
         ("list", NodeRules { list: false, ..right }),
     ];
-    let mut world = World::start(redlock::script_text);
+    let mut fixture = Fixture::start(redlock::script_text);
     for (rule, rules) in wrong {
-        noticed(rule, &mut NodeComparison::new(&mut world, rules));
+        noticed(rule, &mut NodeComparison::new(&mut fixture, rules));
     }
 }

@@ -9,11 +9,11 @@ mod names;
 mod register;
 mod steps;
 
-use leasehold_models::quorum::node::{Answer, Node, Order, Request, Rules, Standing};
+use leasehold_models::quorum::node::{Answer, Node, Order, Request, Rules, Status};
 use redis::{Value, cmd};
 
 use crate::episode::{Comparison, Gap, Tally, same};
-use crate::world::{Message, World, words};
+use crate::fixture::{Fixture, Message, words};
 use marker::Marker;
 use names::{client, holder, id, list, text};
 use register::Register;
@@ -21,8 +21,8 @@ pub(crate) use steps::{Mark, Sender, Step};
 
 /// How many seconds pass at a time.
 const TICK: u64 = 2;
-/// For how long an owner is barred, in ms.
-const BAR: u64 = 7_000;
+/// For how long an owner keeps its tombstone, in ms.
+const TOMBSTONE: u64 = 7_000;
 /// For how long a force-release is remembered, in ms.
 const MEMORY: u64 = 60_000;
 /// The hour by which a guess may be ahead of the node's clock, in µs.
@@ -35,11 +35,11 @@ const FOREIGN: u8 = 250;
 /// Where a register has which key.
 const LOCK: usize = 0;
 const RECORD: usize = 1;
-const LINE: usize = 2;
+const QUEUE: usize = 2;
 
 /// Both of them.
 pub(crate) struct NodeComparison<'a> {
-    world: &'a mut World,
+    fixture: &'a mut Fixture,
     rules: Rules,
     word: String,
     marker: Marker,
@@ -48,10 +48,10 @@ pub(crate) struct NodeComparison<'a> {
 }
 
 impl<'a> NodeComparison<'a> {
-    pub(crate) fn new(world: &'a mut World, rules: Rules) -> Self {
+    pub(crate) fn new(fixture: &'a mut Fixture, rules: Rules) -> Self {
         let locks = [Register::new(""), Register::new("")];
         let (word, marker, tally) = Default::default();
-        Self { world, rules, word, marker, locks, tally }
+        Self { fixture, rules, word, marker, locks, tally }
     }
 
     fn marker_key(&self) -> String {
@@ -79,34 +79,36 @@ impl<'a> NodeComparison<'a> {
             }
             Step::Renew { by, both, ttl, token } => self.renew(by, both, ttl, token)?,
             Step::Release { by, both, tell } => self.release(by, both, tell, &mut messages)?,
-            Step::Withdraw { by, both, bar } => self.withdraw(by, both, bar, &mut messages)?,
+            Step::Withdraw { by, both, tombstone } => {
+                self.withdraw(by, both, tombstone, &mut messages)?
+            }
             Step::Force { by, lock } => self.force(by, lock, &mut messages)?,
             Step::Stand { word, list, epoch, longest, floor, keeps } => {
                 self.stand(word, list, epoch, longest, floor, keeps)?;
             }
             Step::Restart { kept, keeps } => self.restart(kept, keeps),
-            Step::Pass { seconds } => self.world.pass(seconds),
+            Step::Pass { seconds } => self.fixture.pass(seconds),
             Step::Wipe => self.wipe(),
             Step::LoseLock { lock } => {
-                self.world.ask::<i64>(cmd("DEL").arg(&self.locks[lock].keys[0]));
+                self.fixture.ask::<i64>(cmd("DEL").arg(&self.locks[lock].keys[0]));
                 self.locks[lock].node.vanish();
             }
             Step::Foreign { lock } => {
                 let mut set = cmd("SET");
                 set.arg(&self.locks[lock].keys[0]).arg(text(FOREIGN, 0)).arg("PX").arg(5_000);
-                self.world.ask::<()>(&set);
-                self.locks[lock].take(FOREIGN, self.world.millis() + 5_000);
+                self.fixture.ask::<()>(&set);
+                self.locks[lock].take(FOREIGN, self.fixture.millis() + 5_000);
             }
         }
         self.forget_expired();
-        same("what was published", &messages, &self.world.messages())?;
+        same("what was published", &messages, &self.fixture.messages())?;
         self.compare()
     }
 
     /// What has expired by now is gone in the model, too. (Within a call as well: a token of
     /// one lock may lift what stands for the last one of another.)
     fn forget_expired(&mut self) {
-        let (millis, micros) = (self.world.millis(), self.world.micros());
+        let (millis, micros) = (self.fixture.millis(), self.fixture.micros());
         for lock in &mut self.locks {
             if lock.expire(millis, self.marker.above_all_expired(micros)) {
                 self.tally.note("record: expired");
@@ -127,7 +129,7 @@ impl<'a> NodeComparison<'a> {
         every_key.extend(keys);
         let mut every_arg = vec![format!("member {} {epoch} ", list(by.list))];
         every_arg.extend(args);
-        let seen = self.world.script(script, &every_key, &every_arg);
+        let seen = self.fixture.script(script, &every_key, &every_arg);
         // Whatever is asked, this comes first; a release of nobody's changes nothing.
         let request = Request { epoch, list: by.list, order: Order::Release { owner: u8::MAX } };
         let mut node = *self.node();
@@ -195,7 +197,7 @@ impl<'a> NodeComparison<'a> {
             args.extend(words([&owner, token, &ttl]));
         }
         let Some(seen) = self.ask(by, "STORE", keys, args)? else { return Ok(()) };
-        let micros = self.world.micros();
+        let micros = self.fixture.micros();
         let mut expected = Vec::new();
         for (at, token) in locks(both).zip(tokens) {
             self.forget_expired();
@@ -204,7 +206,7 @@ impl<'a> NodeComparison<'a> {
             let answer = self.order(by, at, Order::Store { owner, token });
             let lock = &mut self.locks[at];
             if lock.node.token != before.token {
-                self.marker.heed(ttl, token);
+                self.marker.raise(ttl, token);
                 lock.remember(micros, ttl, format!("{channel} {}", holder(by.client)));
             }
             expected.push(Value::Int((answer == Answer::Yes).into()));
@@ -222,7 +224,7 @@ impl<'a> NodeComparison<'a> {
             args.extend(words([&client(by.client), token, &ttl]));
         }
         let Some(seen) = self.ask(by, "RENEW", keys, args)? else { return Ok(()) };
-        let micros = self.world.micros();
+        let micros = self.fixture.micros();
         let mut expected = Vec::new();
         for (at, token) in locks(both).zip(tokens) {
             // The owner is the client's, whichever attempt of it has the lock.
@@ -231,7 +233,7 @@ impl<'a> NodeComparison<'a> {
             let lock = &mut self.locks[at];
             expected.push(match lock.forced_by(token) {
                 _ if answer == Answer::Yes => {
-                    self.marker.heed(ttl, 0);
+                    self.marker.raise(ttl, 0);
                     lock.extend(micros, ttl);
                     Value::Int(1)
                 }
@@ -252,7 +254,7 @@ impl<'a> NodeComparison<'a> {
         messages: &mut Vec<Message>,
     ) -> Result<(), String> {
         let mut args = words([&u8::from(tell)]);
-        let keys = self.keys_by_kind(both, &[LOCK, LINE]);
+        let keys = self.keys_by_kind(both, &[LOCK, QUEUE]);
         args.extend(locks(both).map(|_| client(by.client)));
         let Some(seen) = self.ask(by, "RELEASE", keys, args)? else { return Ok(()) };
         let mut expected = Vec::new();
@@ -260,7 +262,7 @@ impl<'a> NodeComparison<'a> {
             let owner = self.locks[at].attempt_of(by.client);
             let answer = self.order(by, at, Order::Release { owner });
             if answer == Answer::Yes && tell {
-                messages.extend(self.locks[at].wake(self.world.millis()));
+                messages.extend(self.locks[at].wake(self.fixture.millis()));
             }
             expected.push(Value::Int((answer == Answer::Yes).into()));
         }
@@ -271,26 +273,26 @@ impl<'a> NodeComparison<'a> {
         &mut self,
         by: Sender,
         both: bool,
-        bar: bool,
+        tombstone: bool,
         messages: &mut Vec<Message>,
     ) -> Result<(), String> {
-        let bar = if bar { BAR } else { 0 };
+        let lasts = if tombstone { TOMBSTONE } else { 0 };
         let mut args = Vec::new();
         let mut keys = Vec::new();
         for at in locks(both) {
-            let [lock, _, line, _] = self.locks[at].keys.clone();
-            keys.extend([lock, line]);
-            args.extend(words([&client(by.client), &bar]));
+            let [lock, _, queue, _] = self.locks[at].keys.clone();
+            keys.extend([lock, queue]);
+            args.extend(words([&client(by.client), &lasts]));
         }
         let Some(seen) = self.ask(by, "WITHDRAW", keys, args)? else { return Ok(()) };
-        let millis = self.world.millis();
+        let millis = self.fixture.millis();
         let mut expected = Vec::new();
         for at in locks(both) {
             let owner = self.locks[at].attempt_of(by.client);
             let lock = &mut self.locks[at];
             lock.wait_no_more(by.client);
-            if bar > 0 {
-                lock.bar(by.client, millis, bar);
+            if tombstone {
+                lock.add_tombstone(by.client, millis, lasts);
             }
             if self.order(by, at, Order::Release { owner }) == Answer::Yes {
                 messages.extend(self.locks[at].wake(millis));
@@ -304,7 +306,7 @@ impl<'a> NodeComparison<'a> {
         let keys = self.locks[at].keys.to_vec();
         let args = words([&OPERATOR, &REASON, &MEMORY]);
         let Some(seen) = self.ask(by, "FORCE", keys, args)? else { return Ok(()) };
-        let (millis, micros) = (self.world.millis(), self.world.micros());
+        let (millis, micros) = (self.fixture.millis(), self.fixture.micros());
         let lock = &mut self.locks[at];
         let mut expected = Vec::new();
         if let Some(owner) = lock.node.lock {
@@ -334,15 +336,15 @@ impl<'a> NodeComparison<'a> {
         let floor = self.resolve(Some(floor), 0);
         let keeps = if keeps { "+" } else { "-" };
         let args = words([&word, &list(its_list), &keeps, &epoch, &longest, &floor]);
-        let seen = self.world.script("NODE_STATUS", &[self.marker_key()], &args);
-        let run = format!("{}{keeps}", self.world.run_id());
+        let seen = self.fixture.script("NODE_STATUS", &[self.marker_key()], &args);
+        let run = format!("{}{keeps}", self.fixture.run_id());
         let order = match word {
             "notice" => Order::Notice,
             "found" => Order::Found,
             "seal" => Order::Seal,
             "install" => Order::Install { token: floor },
             // The model knows no time: what comes too early is like a step that is not taken.
-            "readmit" if self.marker.has_waited(self.world.micros()) => Order::Readmit,
+            "readmit" if self.marker.has_waited(self.fixture.micros()) => Order::Readmit,
             _ => Order::Release { owner: u8::MAX },
         };
         let request = Request { epoch, list: its_list, order };
@@ -364,13 +366,13 @@ impl<'a> NodeComparison<'a> {
             }
             (Order::Found, true) => self.marker = Marker { run, ..Marker::default() },
             (Order::Install { .. }, true) => {
-                let since = self.world.micros();
+                let since = self.fixture.micros();
                 self.marker = Marker { longest, ceiling: floor, floor, run, since };
             }
             _ => {}
         }
         self.tally.note(format!("{word}: {}", if done { "yes" } else { "no" }));
-        let clock = int(self.world.micros());
+        let clock = int(self.fixture.micros());
         let expected = Value::Array(vec![Value::Int(done.into()), self.marker_value(), clock]);
         same(&format!("the answer to \"{word}\""), &expected, &seen)
     }
@@ -383,13 +385,13 @@ impl<'a> NodeComparison<'a> {
         if !(kept && keeps) {
             self.lose_locks();
         }
-        if !matches!(self.node().standing, Standing::Blank | Standing::Noticed) {
+        if !matches!(self.node().status, Status::Blank | Status::Noticed) {
             self.marker.run = format!("0ddba11{}", sign(kept));
             let text = self.marker.text(self.node());
-            self.world.ask::<()>(cmd("SET").arg(&key).arg(text));
-            self.marker.run = format!("{}{}", self.world.run_id(), sign(keeps));
+            self.fixture.ask::<()>(cmd("SET").arg(&key).arg(text));
+            self.marker.run = format!("{}{}", self.fixture.run_id(), sign(keeps));
         }
-        self.world.script("NODE_STATUS", &[key], &words([&"arrive", &"", &sign(keeps)]));
+        self.fixture.script("NODE_STATUS", &[key], &words([&"arrive", &"", &sign(keeps)]));
         for lock in &mut self.locks {
             lock.node.restart(&self.rules, kept && keeps);
         }
@@ -403,11 +405,11 @@ impl<'a> NodeComparison<'a> {
             delete.arg(&lock.keys[..]);
             lock.lose();
         }
-        self.world.ask::<i64>(&delete);
+        self.fixture.ask::<i64>(&delete);
     }
 
     fn wipe(&mut self) {
-        self.world.ask::<i64>(cmd("DEL").arg(self.marker_key()));
+        self.fixture.ask::<i64>(cmd("DEL").arg(self.marker_key()));
         self.lose_locks();
         self.marker = Marker::default();
         for lock in &mut self.locks {
@@ -421,7 +423,7 @@ impl<'a> NodeComparison<'a> {
             None => 0,
             Some(Mark::Last(offset)) => self.locks[at].node.token.saturating_add_signed(offset),
             Some(Mark::Clock(seconds)) => {
-                self.world.micros().saturating_add_signed(seconds * 1_000_000)
+                self.fixture.micros().saturating_add_signed(seconds * 1_000_000)
             }
         }
     }
@@ -429,11 +431,11 @@ impl<'a> NodeComparison<'a> {
     /// Compares all that is kept.
     fn compare(&mut self) -> Result<(), String> {
         let key = self.marker_key();
-        let seen: Option<String> = self.world.ask(cmd("GET").arg(key));
+        let seen: Option<String> = self.fixture.ask(cmd("GET").arg(key));
         same("the marker", &self.marker.text(self.node()), &seen.unwrap_or_default())?;
-        let millis = self.world.millis();
+        let millis = self.fixture.millis();
         for (at, lock) in self.locks.iter().enumerate() {
-            let seen = register::look(self.world, &lock.keys);
+            let seen = register::look(self.fixture, &lock.keys);
             same(&format!("what is kept of lock {at}"), &lock.kept(millis), &seen)?;
         }
         Ok(())
@@ -452,7 +454,7 @@ impl Comparison for NodeComparison<'_> {
     }
 
     fn replay(&mut self, steps: &[Step]) -> Result<(), Gap> {
-        self.word = self.world.afresh();
+        self.word = self.fixture.afresh();
         self.marker = Marker::default();
         self.locks = [0, 1].map(|lock| Register::new(&format!("{}:{lock}", self.word)));
         let founding = ["notice", "found"].map(Step::founding);
@@ -486,5 +488,5 @@ fn int(number: u64) -> Value {
 
 /// A node that is new.
 fn new_node() -> Node<u64> {
-    Node { standing: Standing::Blank, ..Node::new(0) }
+    Node { status: Status::Blank, ..Node::new(0) }
 }

@@ -4,9 +4,9 @@ use leasehold_models::quorum::node::{Answer, Order};
 use redis::Value;
 
 use super::names::{holder, id, text};
-use super::{FURTHEST, LINE, LOCK, Mark, NodeComparison, RECORD, Sender, in_short, int, locks};
+use super::{FURTHEST, LOCK, Mark, NodeComparison, QUEUE, RECORD, Sender, in_short, int, locks};
 use crate::episode::same;
-use crate::world::words;
+use crate::fixture::words;
 
 impl NodeComparison<'_> {
     pub(super) fn claim(
@@ -20,7 +20,7 @@ impl NodeComparison<'_> {
     ) -> Result<(), String> {
         let (owner, channel) = (text(by.client, attempt), self.channel(by.client));
         let mut args = vec![format!("{channel} {}", holder(by.client))];
-        let keys = self.keys_by_kind(both, &[RECORD, LOCK, LINE]);
+        let keys = self.keys_by_kind(both, &[RECORD, LOCK, QUEUE]);
         let guesses: Vec<u64> = locks(both).map(|at| self.resolve(guess, at)).collect();
         // What all have in common is said once, or for each.
         let terms = words([&ttl, &u8::from(queue)]);
@@ -50,11 +50,11 @@ impl NodeComparison<'_> {
         guess: u64,
     ) -> Value {
         self.forget_expired();
-        let (millis, micros) = (self.world.millis(), self.world.micros());
+        let (millis, micros) = (self.fixture.millis(), self.fixture.micros());
         let channel = self.channel(by.client);
         let clock = int(micros);
-        if self.locks[at].bars(by.client, millis) {
-            self.tally.note("claim: barred");
+        if self.locks[at].has_tombstone(by.client, millis) {
+            self.tally.note("claim: tombstone");
             let nobody = Value::BulkString(Vec::new());
             let last = int(self.locks[at].node.token);
             return Value::Array(vec![
@@ -74,9 +74,9 @@ impl NodeComparison<'_> {
                 let lock = &mut self.locks[at];
                 lock.take(owner, millis + ttl);
                 lock.wait_no_more(by.client);
-                self.marker.heed(ttl, 0);
+                self.marker.raise(ttl, 0);
                 if lock.node.token != before.token {
-                    self.marker.heed(ttl, lock.node.token);
+                    self.marker.raise(ttl, lock.node.token);
                     lock.remember(micros, ttl, format!("{channel} {}", holder(by.client)));
                 }
                 if stored {

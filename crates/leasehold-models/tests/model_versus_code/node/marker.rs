@@ -1,6 +1,6 @@
 //! What a node keeps of itself: who it votes with, and bounds of all it ever granted.
 
-use leasehold_models::quorum::node::{Node, Standing};
+use leasehold_models::quorum::node::{Node, Status};
 
 use super::names::list;
 
@@ -26,7 +26,7 @@ pub(super) struct Marker {
 
 impl Marker {
     /// Something is granted for so long, under such a token.
-    pub(super) fn heed(&mut self, ttl: u64, token: u64) {
+    pub(super) fn raise(&mut self, ttl: u64, token: u64) {
         self.longest = self.longest.max(ttl);
         if token > self.ceiling {
             self.ceiling = token + LEAD;
@@ -47,15 +47,15 @@ impl Marker {
     pub(super) fn text(&self, node: &Node<u64>) -> String {
         let (list, epoch) = (list(node.list), node.epoch);
         let Self { longest, ceiling, floor, run, since } = self;
-        let standing = match node.standing {
-            Standing::Blank => return String::new(),
-            Standing::Noticed => return format!("noticed {list}"),
-            Standing::Joining => {
+        let status = match node.status {
+            Status::Blank => return String::new(),
+            Status::Noticed => return format!("noticed {list}"),
+            Status::Joining => {
                 return format!("joining {list} {epoch} {longest} {ceiling} {floor} {run} {since}");
             }
-            Standing::Restarted => "restarted",
-            Standing::Member => "member",
+            Status::Restarted => "restarted",
+            Status::Member => "member",
         };
-        format!("{standing} {list} {epoch} {longest} {ceiling} {floor} {run}")
+        format!("{status} {list} {epoch} {longest} {ceiling} {floor} {run}")
     }
 }

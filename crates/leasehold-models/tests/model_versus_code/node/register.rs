@@ -1,5 +1,5 @@
 //! One lock of a node: the model's, and what goes with it on a real one (times, records, who
-//! waits, who is barred).
+//! waits, who has a tombstone).
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use redis::cmd;
 
 use super::names::{client, id, text};
 use super::{FOREIGN, MEMORY, OPERATOR, REASON, new_node};
-use crate::world::{Message, World};
+use crate::fixture::{Fixture, Message};
 
 /// For how long a record is kept at least, in ms.
 const RETENTION: u64 = 3_600_000;
-/// For how long a line is kept at least after somebody took a place, in ms.
+/// For how long a queue is kept at least after somebody took a place, in ms.
 const LINGER: u64 = 60_000;
 /// Who was not seen for so long does not wait any more, in ms.
 const PATIENCE: u64 = 3_000;
@@ -22,16 +22,16 @@ const PATIENCE: u64 = 3_000;
 pub(super) struct Register {
     /// In the model.
     pub(super) node: Node<u64>,
-    /// Lock, record, line, forced.
+    /// Lock, record, queue, forced.
     pub(super) keys: [String; 4],
     /// Until when the lock's key lives, in ms.
     pub(super) expires: u64,
     record: Option<Record>,
     waiters: Vec<Waiter>,
-    /// Whom, and until when, in ms.
-    barred: BTreeMap<u8, u64>,
-    /// Until when the line lives, in ms.
-    line_until: u64,
+    /// Whose, and until when, in ms.
+    tombstones: BTreeMap<u8, u64>,
+    /// Until when the queue lives, in ms.
+    queue_until: u64,
     forced: Option<Forced>,
 }
 
@@ -62,7 +62,7 @@ struct Forced {
 pub(super) struct Kept {
     holder: Option<(String, i64)>,
     record: Option<(String, i64)>,
-    line: BTreeMap<String, String>,
+    queue: BTreeMap<String, String>,
     forced: BTreeMap<String, String>,
 }
 
@@ -71,12 +71,12 @@ impl Register {
         let companion = |what: &str| format!("{key}:{what}");
         Self {
             node: new_node(),
-            keys: [key.to_owned(), companion("record"), companion("line"), companion("forced")],
+            keys: [key.to_owned(), companion("record"), companion("queue"), companion("forced")],
             expires: 0,
             record: None,
             waiters: Vec::new(),
-            barred: BTreeMap::new(),
-            line_until: 0,
+            tombstones: BTreeMap::new(),
+            queue_until: 0,
             forced: None,
         }
     }
@@ -103,9 +103,9 @@ impl Register {
             self.node.token = without_record;
             self.node.token_owner = None;
         }
-        if millis > self.line_until {
+        if millis > self.queue_until {
             self.waiters.clear();
-            self.barred.clear();
+            self.tombstones.clear();
         }
         self.forced = self.forced.take().filter(|forced| millis <= forced.until);
         expired
@@ -157,27 +157,27 @@ impl Register {
                 self.waiters.push(Waiter { client, since: millis, seen: millis, channel });
             }
         }
-        self.keep_line(millis + LINGER);
+        self.keep_queue(millis + LINGER);
     }
 
     pub(super) fn wait_no_more(&mut self, client: u8) {
         self.waiters.retain(|waiter| waiter.client != client);
-        if self.waiters.is_empty() && self.barred.is_empty() {
-            self.line_until = 0;
+        if self.waiters.is_empty() && self.tombstones.is_empty() {
+            self.queue_until = 0;
         }
     }
 
-    pub(super) fn bar(&mut self, client: u8, millis: u64, bar: u64) {
-        self.barred.insert(client, millis + bar);
-        self.keep_line(millis + bar);
+    pub(super) fn add_tombstone(&mut self, client: u8, millis: u64, lasts: u64) {
+        self.tombstones.insert(client, millis + lasts);
+        self.keep_queue(millis + lasts);
     }
 
-    fn keep_line(&mut self, until: u64) {
-        self.line_until = self.line_until.max(until);
+    fn keep_queue(&mut self, until: u64) {
+        self.queue_until = self.queue_until.max(until);
     }
 
-    pub(super) fn bars(&self, client: u8, millis: u64) -> bool {
-        self.barred.get(&client).is_some_and(|until| *until > millis)
+    pub(super) fn has_tombstone(&self, client: u8, millis: u64) -> bool {
+        self.tombstones.get(&client).is_some_and(|until| *until > millis)
     }
 
     /// The message to the one who has waited longest, of those who still do.
@@ -217,12 +217,12 @@ impl Register {
     /// What the server must keep.
     pub(super) fn kept(&self, millis: u64) -> Kept {
         let left = |until: u64| (until - millis) as i64;
-        let mut line = BTreeMap::new();
+        let mut queue = BTreeMap::new();
         for Waiter { client: who, since, seen, channel } in &self.waiters {
-            line.insert(format!("w{}", client(*who)), format!("{since} {seen} {channel}"));
+            queue.insert(format!("w{}", client(*who)), format!("{since} {seen} {channel}"));
         }
-        for (who, until) in &self.barred {
-            line.insert(format!("b{}", client(*who)), until.to_string());
+        for (who, until) in &self.tombstones {
+            queue.insert(format!("b{}", client(*who)), until.to_string());
         }
         let forced = self.forced.iter().flat_map(|forced| {
             [
@@ -235,22 +235,22 @@ impl Register {
         Kept {
             holder: self.node.lock.map(|_| (self.holder_text(), left(self.expires))),
             record: self.record.as_ref().map(|record| (record.text.clone(), left(record.until))),
-            line,
+            queue,
             forced: forced.map(|(field, value)| (field.to_owned(), value)).collect(),
         }
     }
 }
 
 /// What the server keeps.
-pub(super) fn look(world: &mut World, keys: &[String; 4]) -> Kept {
-    let [lock, record, line, forced] = keys;
+pub(super) fn look(fixture: &mut Fixture, keys: &[String; 4]) -> Kept {
+    let [lock, record, queue, forced] = keys;
     let mut text = |key: &String| {
-        let value: Option<String> = world.ask(cmd("GET").arg(key));
-        value.map(|value| (value, world.ask::<i64>(cmd("PTTL").arg(key))))
+        let value: Option<String> = fixture.ask(cmd("GET").arg(key));
+        value.map(|value| (value, fixture.ask::<i64>(cmd("PTTL").arg(key))))
     };
     let (holder, record) = (text(lock), text(record));
-    let line = world.ask(cmd("HGETALL").arg(line));
-    Kept { holder, record, line, forced: world.ask(cmd("HGETALL").arg(forced)) }
+    let queue = fixture.ask(cmd("HGETALL").arg(queue));
+    Kept { holder, record, queue, forced: fixture.ask(cmd("HGETALL").arg(forced)) }
 }
 
 /// What an owner of the model is called.

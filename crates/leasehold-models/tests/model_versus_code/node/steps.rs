@@ -12,7 +12,7 @@ pub(crate) enum Step {
     /// A release arrives.
     Release { by: Sender, both: bool, tell: bool },
     /// A client gives up whatever it has.
-    Withdraw { by: Sender, both: bool, bar: bool },
+    Withdraw { by: Sender, both: bool, tombstone: bool },
     /// An operator takes the lock away.
     Force { by: Sender, lock: usize },
     /// What founds a node, or brings it back.
@@ -87,7 +87,7 @@ impl Step {
             32..48 => Self::Store { by, attempt, both, ttl, token: Mark::random(random) },
             48..58 => Self::Renew { by, both, ttl, token: Mark::Last(renewed(random)) },
             58..66 => Self::Release { by, both, tell: random.bool() },
-            66..71 => Self::Withdraw { by, both, bar: random.bool() },
+            66..71 => Self::Withdraw { by, both, tombstone: random.bool() },
             71..73 => Self::Force { by, lock },
             73..88 => {
                 let word = WORDS[random.usize(..WORDS.len())];

@@ -1,6 +1,6 @@
 //! What is explored of the model, and what it must not do without.
 
-use super::{DEADLINE, FRESH, Line, MOVING, ORDERED, TOLD};
+use super::{DEADLINE, FRESH, MOVING, ORDERED, Queue, TOLD};
 use crate::catalogue::{Case, Size, Subject};
 
 const THREE: Size = Size::new(1, 3);
@@ -12,22 +12,22 @@ pub const CASES: &[Case] = &[
         "troubles",
         "two troubles and a death",
         THREE,
-        Subject::Line(|model| model.troubles = 2),
+        Subject::Queue(|model| model.troubles = 2),
     ),
-    Case::holds("deaths", "three of four die", FOUR, Subject::Line(mourning)),
+    Case::holds("deaths", "three of four die", FOUR, Subject::Queue(mourning)),
     Case::breaks(
         MOVING,
         "no-repair",
         "a heartbeat that finds the lock free does nothing",
         THREE,
-        Subject::Line(|model| model.rules.beat_repairs = false),
+        Subject::Queue(|model| model.rules.beat_repairs = false),
     ),
     Case::breaks(
         MOVING,
         "repairs-for-itself",
         "a heartbeat helps its sender only, if it is first",
         FOUR,
-        Subject::Line(|model| {
+        Subject::Queue(|model| {
             mourning(model);
             model.rules.beat_repairs_for_others = false;
         }),
@@ -35,30 +35,30 @@ pub const CASES: &[Case] = &[
     Case::breaks(
         TOLD,
         "unknown-untold",
-        "who is not in line is told to wait",
+        "who is not in the queue is told to wait",
         THREE,
-        Subject::Line(|model| model.rules.beat_tells_unknown = false),
+        Subject::Queue(|model| model.rules.beat_tells_unknown = false),
     ),
     Case::breaks(
         MOVING,
         "unknown-unheeded",
-        "who is told that it is not in line goes on waiting",
+        "who is told that it is not in the queue goes on waiting",
         THREE,
-        Subject::Line(|model| model.habits.enqueues_again = false),
+        Subject::Queue(|model| model.habits.enqueues_again = false),
     ),
     Case::breaks(
         TOLD,
         "grant-untold",
         "a heartbeat does not tell of a grant (a lost push)",
         THREE,
-        Subject::Line(|model| model.rules.beat_tells_granted = false),
+        Subject::Queue(|model| model.rules.beat_tells_granted = false),
     ),
     Case::breaks(
         MOVING,
         "dead-not-skipped",
         "who has not been heard of is granted the lock (redisson#3004)",
         FOUR,
-        Subject::Line(|model| {
+        Subject::Queue(|model| {
             mourning(model);
             model.rules.skips_dead = false;
         }),
@@ -68,7 +68,7 @@ pub const CASES: &[Case] = &[
         "long-grants",
         "who waits is granted the whole TTL unheard",
         FOUR,
-        Subject::Line(|model| {
+        Subject::Queue(|model| {
             mourning(model);
             model.rules.short_grants = false;
         }),
@@ -78,32 +78,32 @@ pub const CASES: &[Case] = &[
         "newcomer-first",
         "a newcomer takes the free lock",
         THREE,
-        Subject::Line(|model| model.rules.newcomers_queue = false),
+        Subject::Queue(|model| model.rules.newcomers_queue = false),
     ),
     Case::breaks(
         DEADLINE,
         "deadline-from-push",
         "the deadline counts from the message",
         THREE,
-        Subject::Line(|model| model.habits.counts_from_proof = false),
+        Subject::Queue(|model| model.habits.counts_from_proof = false),
     ),
     Case::breaks(
         DEADLINE,
         "telling-extends-not",
         "who asks is told of a grant that is older, and counts from the question",
         THREE,
-        Subject::Line(|model| model.rules.telling_extends = false),
+        Subject::Queue(|model| model.rules.telling_extends = false),
     ),
     Case::breaks(
         FRESH,
         "stale-grant",
         "a grant is taken unseen after the wait (etcd#11456)",
         THREE,
-        Subject::Line(|model| model.habits.looks_at_grant = false),
+        Subject::Queue(|model| model.habits.looks_at_grant = false),
     ),
 ];
 
-fn mourning(model: &mut Line) {
+fn mourning(model: &mut Queue) {
     model.deaths = 3;
     model.troubles = 0;
 }

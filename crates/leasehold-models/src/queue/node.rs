@@ -4,7 +4,7 @@
 //! A real heartbeat has a number, and its sender remembers when it sent which. Here the *age* of
 //! a heartbeat stands for both: how many ticks ago its sender sent it.
 
-use super::{BAR, LIVE, OLDEST, SHORT, TTL};
+use super::{LIVE, OLDEST, SHORT, TOMBSTONE, TTL};
 
 /// What the server keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -12,9 +12,9 @@ pub struct Server {
     /// Who holds the lock.
     pub lock: Option<Held>,
     /// Who waits, in the order of their coming.
-    pub line: Vec<Place>,
-    /// Whose claims are refused. (Nobody's in what is explored here: bars are the `contract`'s.)
-    pub barred: Vec<Bar>,
+    pub queue: Vec<Place>,
+    /// Whose claims are refused. (Nobody has one in what is explored here: see `contract`.)
+    pub tombstones: Vec<Tombstone>,
 }
 
 /// The lock, held.
@@ -35,7 +35,7 @@ pub struct Grant {
     pub proof: u8,
 }
 
-/// A place in line.
+/// A place in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
     /// Whose.
@@ -48,7 +48,7 @@ pub struct Place {
 
 /// Somebody's claims are refused: one may still be on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Bar {
+pub struct Tombstone {
     /// Whose.
     pub owner: u8,
     /// For how many more ticks.
@@ -58,7 +58,7 @@ pub struct Bar {
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// The lock, or a place in line.
+    /// The lock, or a place in the queue.
     Claim,
     /// The lock, or nothing.
     Try,
@@ -66,9 +66,9 @@ pub enum Order {
     Beat,
     /// For the whole TTL again.
     Renew,
-    /// The lock back, and to the next in line.
+    /// The lock back, and to the next in the queue.
     Release,
-    /// Out of the line, or out of the lock that was granted meanwhile.
+    /// Out of the queue, or out of the lock that was granted meanwhile.
     Leave,
     /// Is it mine? If not, let no claim of mine take it from now on.
     Settle,
@@ -81,13 +81,13 @@ pub enum Order {
 pub enum Answer {
     /// It is yours.
     Granted(Grant),
-    /// You are in line.
+    /// You are in the queue.
     Queued,
     /// It is another's.
     Held,
-    /// Your claims are refused.
-    Barred,
-    /// You are not in line: enqueue again.
+    /// You have a tombstone: your claims are refused.
+    Tombstone,
+    /// You are not in the queue: enqueue again.
     Unknown,
     /// Done.
     Done,
@@ -116,11 +116,11 @@ pub struct Push {
 /// What the server does. All of it, but in the variants that must fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// A heartbeat that finds the lock free grants it to the next in line.
+    /// A heartbeat that finds the lock free grants it to the next in the queue.
     pub beat_repairs: bool,
     /// Whoever is next; otherwise only its sender, if it is the first.
     pub beat_repairs_for_others: bool,
-    /// A heartbeat of somebody who is not in line is told so.
+    /// A heartbeat of somebody who is not in the queue is told so.
     pub beat_tells_unknown: bool,
     /// A heartbeat of somebody who was granted the lock is told so.
     pub beat_tells_granted: bool,
@@ -130,7 +130,7 @@ pub struct Rules {
     pub skips_dead: bool,
     /// Grants to somebody who waits are short.
     pub short_grants: bool,
-    /// A newcomer who finds the lock free lets those in line go first.
+    /// A newcomer who finds the lock free lets those in the queue go first.
     pub newcomers_queue: bool,
 }
 
@@ -169,8 +169,8 @@ impl Server {
             Order::Settle if self.holds(who) => self.extend(age),
             Order::Settle => {
                 self.step_out(who);
-                self.barred.retain(|bar| bar.owner != who);
-                self.barred.push(Bar { owner: who, left: BAR });
+                self.tombstones.retain(|tombstone| tombstone.owner != who);
+                self.tombstones.push(Tombstone { owner: who, left: TOMBSTONE });
                 Answer::NotHeld
             }
             Order::Force if self.lock.is_some() => self.free(rules, &mut said),
@@ -184,19 +184,19 @@ impl Server {
         self.lock.is_some_and(|held| held.holder == who)
     }
 
-    /// Whether somebody is in line.
+    /// Whether somebody is in the queue.
     pub fn waits(&self, who: u8) -> bool {
-        self.line.iter().any(|place| place.waiter == who)
+        self.queue.iter().any(|place| place.waiter == who)
     }
 
-    /// Whether somebody else is in line of whom was heard not long ago.
+    /// Whether somebody else is in the queue of whom was heard not long ago.
     pub fn has_live_waiter_before(&self, who: u8) -> bool {
-        self.line.iter().take_while(|place| place.waiter != who).any(Place::lives)
+        self.queue.iter().take_while(|place| place.waiter != who).any(Place::lives)
     }
 
     fn claim(&mut self, rules: &Rules, who: u8, order: Order, age: u8, said: &mut Said) -> Answer {
-        if self.barred.iter().any(|bar| bar.owner == who) {
-            return Answer::Barred;
+        if self.tombstones.iter().any(|tombstone| tombstone.owner == who) {
+            return Answer::Tombstone;
         }
         if self.lock.is_none() {
             if rules.newcomers_queue {
@@ -216,7 +216,7 @@ impl Server {
             return Answer::Held;
         }
         if !self.hear_of(who, age) {
-            self.line.push(Place { waiter: who, proof: age, quiet: 0 });
+            self.queue.push(Place { waiter: who, proof: age, quiet: 0 });
         }
         Answer::Queued
     }
@@ -229,7 +229,7 @@ impl Server {
         if !self.hear_of(who, age) && rules.beat_tells_unknown {
             return Answer::Unknown;
         }
-        let first = self.line.first().is_some_and(|place| place.waiter == who);
+        let first = self.queue.first().is_some_and(|place| place.waiter == who);
         let repairs = rules.beat_repairs && (rules.beat_repairs_for_others || first);
         if self.lock.is_none() && repairs {
             self.serve(rules, said);
@@ -237,10 +237,10 @@ impl Server {
         if self.holds(who) { self.tell_holder(rules, age) } else { Answer::Queued }
     }
 
-    /// Notes a sign of life of somebody in line. One that was overtaken on its way counts as
+    /// Notes a sign of life of somebody in the queue. One that was overtaken on its way counts as
     /// well: then a grant names an older one, and its deadline is too early at worst.
     fn hear_of(&mut self, who: u8, age: u8) -> bool {
-        let place = self.line.iter_mut().find(|place| place.waiter == who);
+        let place = self.queue.iter_mut().find(|place| place.waiter == who);
         let known = place.is_some();
         if let Some(place) = place {
             place.proof = age;
@@ -250,7 +250,7 @@ impl Server {
     }
 
     fn step_out(&mut self, who: u8) {
-        self.line.retain(|place| place.waiter != who);
+        self.queue.retain(|place| place.waiter != who);
     }
 
     fn free(&mut self, rules: &Rules, said: &mut Said) -> Answer {
@@ -259,15 +259,15 @@ impl Server {
         Answer::Done
     }
 
-    /// Grants the free lock to the first in line who lives; who stood before it is passed over.
+    /// Grants the free lock to the first waiter that lives; those before it are passed over.
     fn serve(&mut self, rules: &Rules, said: &mut Said) {
-        let next = self.line.iter().position(|place| place.lives() || !rules.skips_dead);
-        let over = self.line.drain(..next.unwrap_or(self.line.len()));
+        let next = self.queue.iter().position(|place| place.lives() || !rules.skips_dead);
+        let over = self.queue.drain(..next.unwrap_or(self.queue.len()));
         said.passed.extend(over.map(|place| place.waiter));
         if next.is_none() {
             return;
         }
-        let Place { waiter: to, proof, .. } = self.line.remove(0);
+        let Place { waiter: to, proof, .. } = self.queue.remove(0);
         let span = if rules.short_grants { SHORT } else { TTL };
         self.lock = Some(Held { holder: to, left: span });
         said.push = Some(Push { to, grant: Grant { span, proof } });
@@ -292,14 +292,14 @@ impl Server {
     pub fn tick(&mut self) {
         self.lock = self.lock.map(|held| Held { left: held.left - 1, ..held });
         self.lock = self.lock.filter(|held| held.left > 0);
-        for place in &mut self.line {
+        for place in &mut self.queue {
             place.proof = (place.proof + 1).min(OLDEST);
             place.quiet = (place.quiet + 1).min(LIVE);
         }
-        for bar in &mut self.barred {
-            bar.left -= 1;
+        for tombstone in &mut self.tombstones {
+            tombstone.left -= 1;
         }
-        self.barred.retain(|bar| bar.left > 0);
+        self.tombstones.retain(|tombstone| tombstone.left > 0);
     }
 }
 

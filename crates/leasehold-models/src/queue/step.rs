@@ -2,7 +2,7 @@
 
 use super::node::{Answer, Grant, Order, Push, Said};
 use super::state::{Call, Client, Phase, State};
-use super::{DELAY, Line, TTL};
+use super::{DELAY, Queue, TTL};
 
 /// A step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,19 +25,19 @@ pub enum Action {
     Lose(usize),
     /// What was pushed to it is lost.
     LosePush(usize),
-    /// The server loses the line.
-    LoseLine,
+    /// The server loses the queue.
+    LoseQueue,
     /// Time passes.
     Tick,
 }
 
-impl Line {
+impl Queue {
     pub(super) fn list(&self, state: &State, actions: &mut Vec<Action>) {
         for (who, client) in state.clients.iter().enumerate() {
             self.list_client(state, who, client, actions);
         }
-        if state.troubles > 0 && !state.server.line.is_empty() {
-            actions.push(Action::LoseLine);
+        if state.troubles > 0 && !state.server.queue.is_empty() {
+            actions.push(Action::LoseQueue);
         }
         let owes = |client: &Client| match client.phase {
             Phase::Waiting => !client.beaten && client.call.is_none(),
@@ -153,9 +153,9 @@ impl Line {
                 trouble(state);
                 state.clients[who].push = None;
             }
-            Action::LoseLine => {
+            Action::LoseQueue => {
                 trouble(state);
-                state.server.line.clear();
+                state.server.queue.clear();
             }
             Action::Tick => {
                 if state.clients.iter().any(Client::is_pushed) {
@@ -194,8 +194,8 @@ impl Line {
         if answer == Answer::Queued {
             let pushed = push.is_some_and(|push| push.to == id);
             let told = !state.server.holds(id) || pushed;
-            let in_line = state.server.waits(id) || state.server.holds(id);
-            state.broken.forgotten |= !told || !in_line;
+            let in_queue = state.server.waits(id) || state.server.holds(id);
+            state.broken.forgotten |= !told || !in_queue;
         }
         answer
     }

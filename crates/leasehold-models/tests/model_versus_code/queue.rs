@@ -1,4 +1,4 @@
-//! The line of the Redis store, and the server of the model `line`.
+//! The queue of the Redis store, and the server of the model `queue`.
 //!
 //! A tick of the model is two seconds: of that, the scripts' three seconds are more than one tick
 //! and less than two, as the model's are. Two locks, so that calls can be for both.
@@ -6,12 +6,12 @@
 mod ledger;
 mod seen;
 
-use leasehold_models::line::node::{Answer, Held, Order, Rules, Server};
-use leasehold_models::line::{LIVE, TTL};
+use leasehold_models::queue::node::{Answer, Held, Order, Rules, Server};
+use leasehold_models::queue::{LIVE, TTL};
 use redis::{Value, cmd};
 
 use crate::episode::{Comparison, Gap, Tally, same};
-use crate::world::{Message, World, words};
+use crate::fixture::{Fixture, Message, words};
 use ledger::{Ledger, MEMORY};
 use seen::Seen;
 
@@ -19,13 +19,13 @@ use seen::Seen;
 const TICK: u64 = 2;
 /// The TTL of every claim, in ms: more than two ticks, less than three.
 const TTL_MS: u64 = 5_000;
-/// For how long a claim is barred, in ms: more than three ticks, less than four.
-const BAR_MS: u64 = 7_000;
-/// For how many ticks the line outlives the last sign of life of anybody in it.
+/// For how long a settled owner keeps its tombstone, in ms: more than three ticks, less than four.
+const TOMBSTONE_MS: u64 = 7_000;
+/// For how many ticks the queue outlives the last sign of life of anybody in it.
 const LINGER: u64 = 1_800;
 /// How many clients there are.
 const CLIENTS: u8 = 4;
-/// Who is none of them, and knows nothing of lines.
+/// Who is none of them, and knows nothing of queues.
 const FOREIGN: u8 = 99;
 /// Who forces locks.
 const OPERATOR: &str = "operator";
@@ -45,8 +45,8 @@ pub(crate) enum Step {
     Foreign { lock: usize, string: bool },
     /// The lock's key is deleted.
     LoseLock { lock: usize },
-    /// The line is lost.
-    LoseLine { lock: usize },
+    /// The queue is lost.
+    LoseQueue { lock: usize },
     /// The last token is lost; then time passes.
     LoseRecord { lock: usize },
 }
@@ -60,8 +60,8 @@ pub(crate) enum Locks {
 }
 
 /// Both of them.
-pub(crate) struct LineComparison<'a> {
-    world: &'a mut World,
+pub(crate) struct QueueComparison<'a> {
+    fixture: &'a mut Fixture,
     rules: Rules,
     word: String,
     ticks: u64,
@@ -74,37 +74,37 @@ pub(crate) struct LineComparison<'a> {
 struct Lock {
     server: Server,
     ledger: Ledger,
-    /// When somebody in line was heard of last, in ticks.
+    /// When somebody in the queue was heard of last, in ticks.
     heard: u64,
     /// The foreign holder's key is no string.
     odd: bool,
 }
 
-impl<'a> LineComparison<'a> {
-    pub(crate) fn new(world: &'a mut World, rules: Rules) -> Self {
+impl<'a> QueueComparison<'a> {
+    pub(crate) fn new(fixture: &'a mut Fixture, rules: Rules) -> Self {
         let (word, locks, tally) = Default::default();
-        Self { world, rules, word, ticks: 0, locks, tally }
+        Self { fixture, rules, word, ticks: 0, locks, tally }
     }
 
     fn keys(&self, lock: usize) -> [String; 4] {
         let key = format!("{}:{lock}", self.word);
-        [key.clone(), format!("{key}:record"), format!("{key}:line"), format!("{key}:forced")]
+        [key.clone(), format!("{key}:record"), format!("{key}:queue"), format!("{key}:forced")]
     }
 
-    /// The key that bars a client.
-    fn bar(&self, lock: usize, client: u8) -> String {
+    /// The key of a client's tombstone.
+    fn tombstone(&self, lock: usize, client: u8) -> String {
         format!("{}:{lock}:bar:{client}", self.word)
     }
 
     /// What a client says about its place: what it was told last, something that is not true (any
     /// more), or nothing, if it has none.
     fn said(&mut self, client: u8, lock: usize) -> String {
-        let [_, _, line, _] = self.keys(lock);
+        let [_, _, queue, _] = self.keys(lock);
         let waits = self.locks[lock].server.waits(client);
         if self.ticks.is_multiple_of(2) {
             return if waits { "0 0".to_owned() } else { String::new() };
         }
-        let waiters: Vec<String> = self.world.ask(cmd("LRANGE").arg(line).arg(0).arg(-1));
+        let waiters: Vec<String> = self.fixture.ask(cmd("LRANGE").arg(queue).arg(0).arg(-1));
         let known = waiters.iter().find(|waiter| waiter.starts_with(&owner(client)));
         let words = known.map(|waiter| waiter.split(' ').skip(1).take(2).collect::<Vec<_>>());
         words.map_or_else(|| "1 1".to_owned(), |words| words.join(" "))
@@ -135,23 +135,23 @@ impl<'a> LineComparison<'a> {
             Step::Foreign { lock, string } => self.foreign(lock, string),
             Step::LoseLock { lock } => {
                 let [key, ..] = self.keys(lock);
-                self.world.ask::<i64>(cmd("DEL").arg(key));
+                self.fixture.ask::<i64>(cmd("DEL").arg(key));
                 self.locks[lock].server.lock = None;
             }
-            Step::LoseLine { lock } => {
-                let [_, _, line, _] = self.keys(lock);
-                self.world.ask::<i64>(cmd("DEL").arg(line));
-                self.locks[lock].server.line.clear();
+            Step::LoseQueue { lock } => {
+                let [_, _, queue, _] = self.keys(lock);
+                self.fixture.ask::<i64>(cmd("DEL").arg(queue));
+                self.locks[lock].server.queue.clear();
             }
             Step::LoseRecord { lock } => {
                 let [_, record, ..] = self.keys(lock);
-                self.world.ask::<i64>(cmd("DEL").arg(record));
+                self.fixture.ask::<i64>(cmd("DEL").arg(record));
                 self.locks[lock].ledger.lose();
                 self.pass(TICK);
             }
         }
         // Of several locks in one call, those whose case is common come first.
-        let mut published = self.world.messages();
+        let mut published = self.fixture.messages();
         messages.sort();
         published.sort();
         same("what was published", &messages, &published)?;
@@ -203,7 +203,7 @@ impl<'a> LineComparison<'a> {
         for &lock in locks {
             keys.extend(self.keys(lock).into_iter().take(companions));
             if matches!(script, "ACQUIRE" | "SETTLE") {
-                keys.push(self.bar(lock, client));
+                keys.push(self.tombstone(lock, client));
             }
             let said = self.said(client, lock);
             let token = self.locks[lock].ledger.known(client);
@@ -214,16 +214,16 @@ impl<'a> LineComparison<'a> {
                 Order::Renew => words([&owner, &token, &TTL_MS]),
                 Order::Release => words([&owner, &token]),
                 Order::Leave => words([&owner, &TTL_MS, &said]),
-                Order::Settle => words([&owner, &TTL_MS, &BAR_MS, &said]),
+                Order::Settle => words([&owner, &TTL_MS, &TOMBSTONE_MS, &said]),
                 Order::Force => words([&OPERATOR, &reason(self.ticks), &(1000 * MEMORY)]),
             });
         }
-        self.world.script(script, &keys, &args)
+        self.fixture.script(script, &keys, &args)
     }
 
     /// What a force-release answers and says, before it is done.
     fn forced(&mut self, order: Order, at: usize, messages: &mut Vec<Message>) -> Option<Value> {
-        let micros = self.world.micros();
+        let micros = self.fixture.micros();
         let lock = &mut self.locks[at];
         let held = lock.server.lock.filter(|_| order == Order::Force)?;
         let token = lock.ledger.of(held.holder);
@@ -243,7 +243,7 @@ impl<'a> LineComparison<'a> {
         age: u8,
         messages: &mut Vec<Message>,
     ) -> Option<Value> {
-        let (micros, ticks) = (self.world.micros(), self.ticks);
+        let (micros, ticks) = (self.fixture.micros(), self.ticks);
         let listener = |to: u8| format!("P:{}:client{to} {}", self.word, holder(to));
         let lock = &mut self.locks[at];
         let before = lock.server.clone();
@@ -277,8 +277,8 @@ impl<'a> LineComparison<'a> {
             lock.heard = ticks;
         }
         // A heartbeat is told where it stood when it came, a claim where it stands now.
-        let line = if order == Order::Beat { &before.line } else { &lock.server.line };
-        let first = line.first().is_some_and(|place| place.waiter == client);
+        let queue = if order == Order::Beat { &before.queue } else { &lock.server.queue };
+        let first = queue.first().is_some_and(|place| place.waiter == client);
         let answer = self.say(order, at, answer, token, first);
         messages.extend(told.into_iter().map(|(to, text)| (self.channel(to), text)));
         answer
@@ -298,9 +298,9 @@ impl<'a> LineComparison<'a> {
         let record = lock.ledger.record_text();
         let text = |text: String| Value::BulkString(text.into_bytes());
         let left = Value::Int(lock.left().map_or(-2, |left| left as i64));
-        // Only who is first in line is told when to ask again.
+        // Only who is first in the queue is told when to ask again.
         let none = Value::Int(-1);
-        let seen = || text(self.world.millis().to_string());
+        let seen = || text(self.fixture.millis().to_string());
         Some(match (order, answer) {
             (Order::Renew, Answer::Granted(_)) => Value::Int(1),
             (_, Answer::Granted(_)) => Value::Int(token as i64),
@@ -312,7 +312,7 @@ impl<'a> LineComparison<'a> {
                 Value::Array(vec![Value::Int(1), left, Value::Int(first.into()), seen()])
             }
             (_, Answer::Held) => Value::Array(vec![Value::Int(0), none, text(holds), text(record)]),
-            (_, Answer::Barred) => {
+            (_, Answer::Tombstone) => {
                 let nobody = || text(String::new());
                 Value::Array(vec![Value::Int(0), none, nobody(), nobody()])
             }
@@ -326,7 +326,7 @@ impl<'a> LineComparison<'a> {
     fn why(&mut self, client: u8, at: usize) -> Result<(), String> {
         let [key, _, _, forced] = self.keys(at);
         let token = self.locks[at].ledger.known(client);
-        let seen = self.world.script("REASON", &[key, forced], &words([&token]));
+        let seen = self.fixture.script("REASON", &[key, forced], &words([&token]));
         let lock = &self.locks[at];
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let expected = match lock.ledger.forced() {
@@ -338,13 +338,13 @@ impl<'a> LineComparison<'a> {
 
     fn foreign(&mut self, at: usize, string: bool) {
         let [key, ..] = self.keys(at);
-        self.world.ask::<i64>(cmd("DEL").arg(&key));
+        self.fixture.ask::<i64>(cmd("DEL").arg(&key));
         if string {
             let mut set = cmd("SET");
-            self.world.ask::<()>(set.arg(&key).arg(owner(FOREIGN)).arg("PX").arg(TTL_MS));
+            self.fixture.ask::<()>(set.arg(&key).arg(owner(FOREIGN)).arg("PX").arg(TTL_MS));
         } else {
-            self.world.ask::<i64>(cmd("HSET").arg(&key).arg("uuid:1").arg(1));
-            self.world.ask::<i64>(cmd("PEXPIRE").arg(&key).arg(TTL_MS));
+            self.fixture.ask::<i64>(cmd("HSET").arg(&key).arg("uuid:1").arg(1));
+            self.fixture.ask::<i64>(cmd("PEXPIRE").arg(&key).arg(TTL_MS));
         }
         let lock = &mut self.locks[at];
         lock.server.lock = Some(Held { holder: FOREIGN, left: TTL });
@@ -352,13 +352,13 @@ impl<'a> LineComparison<'a> {
     }
 
     fn pass(&mut self, seconds: u64) {
-        self.world.pass(seconds);
+        self.fixture.pass(seconds);
         for _ in 0..seconds / TICK {
             self.ticks += 1;
             for lock in &mut self.locks {
                 lock.server.tick();
                 if self.ticks - lock.heard > LINGER {
-                    lock.server.line.clear();
+                    lock.server.queue.clear();
                 }
             }
         }
@@ -370,18 +370,19 @@ impl<'a> LineComparison<'a> {
     /// Compares all that is kept.
     fn compare(&mut self, at: usize) -> Result<(), String> {
         let keys = self.keys(at);
-        let bars: Vec<_> = (0..CLIENTS).map(|client| (client, self.bar(at, client))).collect();
-        let seen = Seen::look(self.world, &keys, &bars, self.ticks)?;
+        let tombstones: Vec<_> =
+            (0..CLIENTS).map(|client| (client, self.tombstone(at, client))).collect();
+        let seen = Seen::look(self.fixture, &keys, &tombstones, self.ticks)?;
         let lock = &self.locks[at];
         let what = |what: &str| format!("{what} of lock {at}");
         let holds = lock.server.lock.map(|held| (lock.text(held), held.left));
         same(&what("the holder"), &holds, &seen.holder)?;
-        same(&what("the line"), &lock.server.line, &seen.line)?;
-        let mut barred = lock.server.barred.clone();
-        barred.sort_by_key(|bar| bar.owner);
-        same(&what("the bars"), &barred, &seen.barred)?;
+        same(&what("the queue"), &lock.server.queue, &seen.queue)?;
+        let mut tombstones = lock.server.tombstones.clone();
+        tombstones.sort_by_key(|tombstone| tombstone.owner);
+        same(&what("the tombstones"), &tombstones, &seen.tombstones)?;
         same(&what("the record"), &lock.ledger.record_text(), &seen.record)?;
-        let waiting = lock.server.line.iter().filter(|place| place.quiet < LIVE).count();
+        let waiting = lock.server.queue.iter().filter(|place| place.quiet < LIVE).count();
         same(&what("how many wait"), &waiting, &seen.waiting)?;
         same(&what("the last force-release"), &lock.ledger.forced_text(), &seen.forced)
     }
@@ -400,7 +401,7 @@ impl Lock {
     }
 }
 
-impl Comparison for LineComparison<'_> {
+impl Comparison for QueueComparison<'_> {
     type Step = Step;
 
     fn random(&self, random: &mut fastrand::Rng) -> Step {
@@ -427,7 +428,7 @@ impl Comparison for LineComparison<'_> {
             93 => Step::Long { seconds: if random.bool() { 62 } else { 7_300 } },
             94 => Step::Foreign { lock, string: random.bool() },
             95 | 96 => Step::LoseLock { lock },
-            97 => Step::LoseLine { lock },
+            97 => Step::LoseQueue { lock },
             _ => Step::LoseRecord { lock },
         }
     }
@@ -437,7 +438,7 @@ impl Comparison for LineComparison<'_> {
     }
 
     fn replay(&mut self, steps: &[Step]) -> Result<(), Gap> {
-        self.word = self.world.afresh();
+        self.word = self.fixture.afresh();
         self.ticks = 1_000;
         self.locks = Default::default();
         for (at, step) in steps.iter().enumerate() {
@@ -452,7 +453,7 @@ fn title(answer: Answer) -> &'static str {
         Answer::Granted(_) => "granted",
         Answer::Queued => "queued",
         Answer::Held => "held",
-        Answer::Barred => "barred",
+        Answer::Tombstone => "tombstone",
         Answer::Unknown => "unknown",
         Answer::Done => "done",
         Answer::NotHeld => "not held",

@@ -1,8 +1,8 @@
-//! Waiting in line: what holds in every state, and what each rule is there for.
+//! Waiting in the queue: what holds in every state, and what each rule is there for.
 
 mod common;
 
-common::cases! { "line";
+common::cases! { "queue";
     // What must hold in every state.
     troubles: "troubles",
     deaths: "deaths",

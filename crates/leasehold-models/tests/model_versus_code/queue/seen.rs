@@ -1,11 +1,11 @@
 //! What the server keeps of one lock, in the words of the model.
 
-use leasehold_models::line::node::{Bar, Place};
-use leasehold_models::line::{LIVE, OLDEST};
+use leasehold_models::queue::node::{Place, Tombstone};
+use leasehold_models::queue::{LIVE, OLDEST};
 use redis::{Value, cmd};
 
 use super::{TICK, client_of};
-use crate::world::World;
+use crate::fixture::Fixture;
 
 /// What is there.
 #[derive(Debug)]
@@ -13,9 +13,9 @@ pub(super) struct Seen {
     /// What the lock's key holds, and for how many ticks.
     pub(super) holder: Option<(String, u8)>,
     pub(super) record: String,
-    pub(super) line: Vec<Place>,
+    pub(super) queue: Vec<Place>,
     /// By owner.
-    pub(super) barred: Vec<Bar>,
+    pub(super) tombstones: Vec<Tombstone>,
     /// How many wait, as `inspect` says.
     pub(super) waiting: usize,
     /// The last force-release, as `inspect` says.
@@ -28,32 +28,32 @@ type Inspected = (i64, String, i64, String, usize, String, String, String, Strin
 impl Seen {
     /// Looks at everything; `ticks` is the present one, by which requests are numbered.
     pub(super) fn look(
-        world: &mut World,
+        fixture: &mut Fixture,
         keys: &[String; 4],
-        bars: &[(u8, String)],
+        tombstones_at: &[(u8, String)],
         ticks: u64,
     ) -> Result<Self, String> {
-        let [_, _, line, _] = keys;
-        let answer: Value = world.script("INSPECT", keys, &[]);
+        let [_, _, queue, _] = keys;
+        let answer: Value = fixture.script("INSPECT", keys, &[]);
         let parsed = redis::from_redis_value::<[Inspected; 1]>(answer);
         let [inspected] = parsed.map_err(|error| format!("what inspect says: {error}"))?;
         let (exists, holds, left, record, waiting, token, at, by, why) = inspected;
-        let waiters: Vec<String> = world.ask(cmd("LRANGE").arg(line).arg(0).arg(-1));
-        let millis = world.millis();
-        let told = || format!("the line is {waiters:?}");
+        let waiters: Vec<String> = fixture.ask(cmd("LRANGE").arg(queue).arg(0).arg(-1));
+        let millis = fixture.millis();
+        let told = || format!("the queue is {waiters:?}");
         let places: Option<_> = waiters.iter().map(|waiter| place(waiter, millis, ticks)).collect();
-        let mut barred = Vec::new();
-        for (owner, bar) in bars {
-            let left: i64 = world.ask(cmd("PTTL").arg(bar));
+        let mut tombstones = Vec::new();
+        for (owner, key) in tombstones_at {
+            let left: i64 = fixture.ask(cmd("PTTL").arg(key));
             if left > 0 {
-                barred.push(Bar { owner: *owner, left: ticks_in(left as u64) });
+                tombstones.push(Tombstone { owner: *owner, left: ticks_in(left as u64) });
             }
         }
         Ok(Self {
             holder: (exists == 1).then(|| (holds, ticks_in(left.max(0) as u64))),
             record,
-            line: places.ok_or_else(told)?,
-            barred,
+            queue: places.ok_or_else(told)?,
+            tombstones,
             waiting,
             forced: [token, at, by, why],
         })

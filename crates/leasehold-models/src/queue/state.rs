@@ -1,7 +1,7 @@
 //! Where the clients stand, and what is under way between them and the server.
 
 use super::node::{Answer, Grant, Order, Server};
-use super::{DELAY, Line, PATIENCE};
+use super::{DELAY, PATIENCE, Queue};
 
 /// Everything.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -14,7 +14,7 @@ pub struct State {
     pub deaths: u8,
     /// How often something more may be lost or late.
     pub troubles: u8,
-    /// For how many ticks since the last death or trouble a live client has been in line while
+    /// For how many ticks since the last death or trouble a live client has been in the queue while
     /// nobody alive held the lock.
     pub stalled: u8,
     /// Something was lost or late in this tick.
@@ -43,9 +43,9 @@ pub struct Client {
 pub enum Phase {
     /// It has not come yet.
     Away,
-    /// It asks for the lock, or for its place in line again.
+    /// It asks for the lock, or for its place in the queue again.
     Asking,
-    /// It is in line, as far as it knows.
+    /// It is in the queue, as far as it knows.
     Waiting,
     /// It holds the lock for so many more ticks.
     Holding(u8),
@@ -71,7 +71,7 @@ pub struct Call {
 /// What should not have happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Broken {
-    /// Somebody was told to wait and is not in line, or has the lock and was not told.
+    /// Somebody was told to wait and is not in the queue, or has the lock and was not told.
     pub forgotten: bool,
     /// A newcomer was granted the lock before a live waiter.
     pub overtaken: bool,
@@ -81,7 +81,7 @@ pub struct Broken {
 
 impl Client {
     /// Whether it lives and waits for its turn.
-    pub fn is_in_line(&self) -> bool {
+    pub fn is_in_queue(&self) -> bool {
         matches!(self.phase, Phase::Asking | Phase::Waiting)
     }
 
@@ -120,7 +120,7 @@ impl Client {
 
 impl State {
     /// Before anybody came.
-    pub fn new(model: &Line) -> Self {
+    pub fn new(model: &Queue) -> Self {
         let client =
             Client { phase: Phase::Away, call: None, orphan: None, push: None, beaten: false };
         Self {
@@ -144,13 +144,13 @@ impl State {
 
     /// Forgets what does not matter any more.
     pub fn canonical(&mut self) {
-        let in_line = self.clients.iter().any(Client::is_in_line);
-        if !in_line || self.holders().next().is_some() {
+        let in_queue = self.clients.iter().any(Client::is_in_queue);
+        if !in_queue || self.holders().next().is_some() {
             self.stalled = 0;
         }
         for client in &mut self.clients {
             client.beaten &= client.phase == Phase::Waiting;
-            if !client.is_in_line() {
+            if !client.is_in_queue() {
                 client.push = None;
             }
         }

@@ -18,7 +18,7 @@ const APART: u64 = 10_000;
 const MARK: &str = "model:mark";
 
 /// The server and who speaks with it.
-pub(crate) struct World {
+pub(crate) struct Fixture {
     connection: Connection,
     listener: Connection,
     scripts: HashMap<&'static str, String>,
@@ -33,7 +33,7 @@ pub(crate) struct World {
 /// What was published: where, and what.
 pub(crate) type Message = (String, String);
 
-impl World {
+impl Fixture {
     /// A server that knows these scripts.
     pub(crate) fn start(text: fn(&str) -> Option<&'static str>) -> Self {
         let folder = TempDir::new().expect("a folder");

@@ -1,10 +1,10 @@
-//! Waiting in line on one server (DESIGN, section "redis"): whoever releases the lock grants it to
-//! the first live waiter and pushes it a message; heartbeats repair what is lost on the way.
+//! Waiting in the queue of one server (DESIGN, section "redis"): whoever releases the lock grants
+//! it to the first live waiter and pushes it a message; heartbeats repair what is lost on the way.
 //!
 //! Clients come once, wait, hold, renew, give back, leave, or die anywhere. Requests, answers and
-//! pushes are late or lost, and the line itself may be lost; the number of such *troubles* is
+//! pushes are late or lost, and the queue itself may be lost; the number of such *troubles* is
 //! bounded, and when there are none, what is sent arrives before time passes. Every live client
-//! in line sends a heartbeat in each tick.
+//! in the queue sends a heartbeat in each tick.
 
 pub mod cases;
 pub mod node;
@@ -23,17 +23,17 @@ pub use step::Action;
 pub const TTL: u8 = 3;
 /// How many ticks a grant to somebody who waits lasts, until it is renewed.
 pub const SHORT: u8 = 2;
-/// After how many ticks without a heartbeat somebody in line is passed over.
+/// After how many ticks without a heartbeat somebody in the queue is passed over.
 pub const LIVE: u8 = 2;
-/// For how many ticks claims are refused whose owner is barred.
-pub const BAR: u8 = 4;
+/// For how many ticks a settled owner keeps its tombstone: its claims are refused.
+pub const TOMBSTONE: u8 = 4;
 /// How many ticks a request may be on its way.
 pub const DELAY: u8 = 2;
 /// Ages are not told apart beyond this.
 pub const OLDEST: u8 = 4;
-/// For how many ticks after the last death or trouble a live client may be in line without anybody
-/// alive holding the lock: a dead holder's TTL. (By then, who died in line is passed over; who dies
-/// later gets a grant that is shorter than that.)
+/// For how many ticks after the last death or trouble a live client may be in the queue without
+/// anybody alive holding the lock: a dead holder's TTL. (By then, waiters that died are passed
+/// over; one that dies later gets a grant that is shorter than that.)
 pub const PATIENCE: u8 = TTL;
 
 /// Deadlines.
@@ -41,9 +41,10 @@ pub const DEADLINE: &str = "D: a holder's deadline is never later than the serve
 /// Exclusion.
 pub const EXCLUSIVE: &str = "X: no two holders";
 /// Nobody is forgotten.
-pub const TOLD: &str = "N: who is told to wait is in line, who was granted the lock is told so";
+pub const TOLD: &str =
+    "N: who is told to wait is in the queue, who was granted the lock is told so";
 /// Nothing blocks.
-pub const MOVING: &str = "B: nothing and nobody dead blocks the line for long";
+pub const MOVING: &str = "B: nothing and nobody dead blocks the queue for long";
 /// First come, first served.
 pub const ORDERED: &str = "O: no newcomer overtakes a live waiter";
 /// No lease that has expired is handed out.
@@ -51,7 +52,7 @@ pub const FRESH: &str = "F: a grant is taken before its deadline";
 
 /// The model.
 #[derive(Debug, Clone)]
-pub struct Line {
+pub struct Queue {
     /// How many clients come.
     pub clients: usize,
     /// How many of them die.
@@ -71,7 +72,7 @@ pub struct Habits {
     pub counts_from_proof: bool,
     /// A grant is looked at before it is taken: its deadline may have passed.
     pub looks_at_grant: bool,
-    /// Who is told that it is not in line enqueues again.
+    /// Who is told that it is not in the queue enqueues again.
     pub enqueues_again: bool,
 }
 
@@ -81,7 +82,7 @@ impl Default for Habits {
     }
 }
 
-impl Line {
+impl Queue {
     /// So many clients, of whom one dies, and one trouble.
     pub fn new(clients: usize) -> Self {
         let (rules, habits) = Default::default();
@@ -89,7 +90,7 @@ impl Line {
     }
 }
 
-impl Model for Line {
+impl Model for Queue {
     type State = State;
     type Action = Action;
 
@@ -134,7 +135,7 @@ impl Model for Line {
     }
 }
 
-impl Told for Line {
+impl Told for Queue {
     fn tell(&self, before: &State, action: &Action, after: &State) -> String {
         words::tell(self, before, *action, after)
     }

@@ -1,6 +1,6 @@
 //! The steps, told.
 
-use super::Line;
+use super::Queue;
 use super::node::{Answer, Order};
 use super::state::{Phase, State};
 use super::step::Action;
@@ -10,7 +10,7 @@ fn name(who: usize) -> char {
 }
 
 /// One step in one line.
-pub(super) fn tell(model: &Line, before: &State, action: Action, after: &State) -> String {
+pub(super) fn tell(model: &Queue, before: &State, action: Action, after: &State) -> String {
     let mut text = match action {
         Action::Do(who, order) => arrival(model, before, who, order, 0, ""),
         Action::Send(who, order) => format!("{} sends a {}", name(who), title(order)),
@@ -30,7 +30,7 @@ pub(super) fn tell(model: &Line, before: &State, action: Action, after: &State) 
         Action::HearPush(who) => format!("{} hears that the lock was granted to it", name(who)),
         Action::Lose(who) => format!("{} hears nothing, and stops waiting", name(who)),
         Action::LosePush(who) => format!("what was pushed to {} is lost", name(who)),
-        Action::LoseLine => "the server LOSES THE LINE".to_owned(),
+        Action::LoseQueue => "the server LOSES THE QUEUE".to_owned(),
         Action::Tick => "time passes".to_owned(),
     };
     for (who, (was, is)) in before.clients.iter().zip(&after.clients).enumerate() {
@@ -50,7 +50,7 @@ pub(super) fn tell(model: &Line, before: &State, action: Action, after: &State) 
     text
 }
 
-fn arrival(model: &Line, before: &State, who: usize, order: Order, age: u8, late: &str) -> String {
+fn arrival(model: &Queue, before: &State, who: usize, order: Order, age: u8, late: &str) -> String {
     let (answer, said_to) = before.server.clone().step(&model.rules, who as u8, order, age);
     let push = said_to.push.map_or(String::new(), |push| {
         let to = name(usize::from(push.to));
@@ -74,9 +74,9 @@ fn title(order: Order) -> &'static str {
 fn said(answer: Answer) -> String {
     match answer {
         Answer::Granted(grant) => format!("yours, for {} ticks", grant.span),
-        Answer::Queued => "you are in line".to_owned(),
+        Answer::Queued => "you are in the queue".to_owned(),
         Answer::Held => "another's".to_owned(),
-        Answer::Barred => "barred".to_owned(),
+        Answer::Tombstone => "it has a tombstone".to_owned(),
         Answer::Unknown => "not known here".to_owned(),
         Answer::NotHeld => "not yours".to_owned(),
         Answer::Done => "done".to_owned(),
