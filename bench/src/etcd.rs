@@ -33,7 +33,7 @@ const TASKS: usize = 64;
 /// The lock service does about ten hand-overs per client and second: the number is fixed.
 const CONTENDERS: usize = 16;
 const CROWD: usize = 1_000;
-/// How long a line may take to form.
+/// How long a queue may take to form.
 const FORMS_WITHIN: Duration = Duration::from_secs(60);
 /// The one that they contend for.
 const LOCK: &str = "bench";
@@ -254,23 +254,23 @@ async fn pairs(server: &Etcd, loops: &[(Locks, String)], measure: Duration) -> R
     Ok(Done { count, took, counted: Counters::read(server.addr(0))? - before })
 }
 
-/// Returns when as many are in line.
+/// Returns when as many are in the queue.
 async fn everybody_waits(opener: &Locks, clients: usize) -> Result<()> {
     let began = Instant::now();
     loop {
         // A server that takes in a thousand claims may be late with this answer.
-        let line = opener.inspect(LOCK).await;
-        if line.as_ref().is_ok_and(|line| line.waiters >= clients) {
+        let seen = opener.inspect(LOCK).await;
+        if seen.as_ref().is_ok_and(|info| info.waiters >= clients) {
             return Ok(());
         }
-        ensure!(began.elapsed() < FORMS_WITHIN, "the line did not form: {line:?}");
+        ensure!(began.elapsed() < FORMS_WITHIN, "the queue did not form: {seen:?}");
         // Not so often that looking is what the server does.
         tokio::time::sleep(Duration::from_micros(200) * clients as u32).await;
     }
 }
 
 /// Everybody takes and releases the same lock until the time is over. An opener holds the one
-/// until all of them are in line.
+/// until all of them are in the queue.
 async fn take_turns(
     server: &Etcd,
     loops: Vec<(Locks, String)>,
@@ -288,7 +288,7 @@ async fn take_turns(
                 let lock = locks.lock(&name);
                 let lease = tokio::select! {
                     biased;
-                    // Who is in line at the end has no turn any more.
+                    // Who is in the queue at the end has no turn any more.
                     _ = over.wait_for(|over| *over) => return Ok(()),
                     lease = lock.acquire() => lease?,
                 };

@@ -1,4 +1,4 @@
-//! What a line of waiters costs the store: everyone in it has a client of its own, and the
+//! What a queue of waiters costs the store: everyone in it has a client of its own, and the
 //! lock goes from hand to hand until all have had it.
 //!
 //! Time is turned by hand and stands still, so what is counted is what hand-overs cost, not
@@ -32,13 +32,13 @@ pub struct Load {
     pub waiters: u64,
     /// Requests to the store, from the asking of the first to the release of the last.
     pub requests: u64,
-    /// Reads of files by this process from when all were in line: an embedded store's own
+    /// Reads of files by this process from when all were in the queue: an embedded store's own
     /// work. What else runs in the process counts, too.
     pub reads: u64,
 }
 
-/// Puts this many clients in line for one lock and lets all of them have it once.
-pub async fn of_a_line(store: Arc<dyn StoreUnderTest>, waiters: usize) -> Load {
+/// Puts this many clients in the queue for one lock and lets all of them have it once.
+pub async fn of_a_queue(store: Arc<dyn StoreUnderTest>, waiters: usize) -> Load {
     let fixture = Fixture::new(store, None);
     let name = fixture.name();
     let first = fixture.client().await;
@@ -51,12 +51,12 @@ pub async fn of_a_line(store: Arc<dyn StoreUnderTest>, waiters: usize) -> Load {
         turns.spawn(async move { lock.acquire().await?.release().await });
         clients.push(client);
     }
-    let lined_up = async {
+    let all_wait = async {
         while first.locks.inspect(&name).await.expect("it is there").waiters < waiters {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, lined_up).await.expect("all get in line");
+    tokio::time::timeout(PATIENCE, all_wait).await.expect("all get in the queue");
     let before = reads();
     lease.release().await.expect("it is held");
     let all = async {

@@ -22,7 +22,7 @@ async fn until_waiters(client: &Client, name: &str, count: usize) {
 }
 
 /// A pushed grant lasts three seconds, but one per cent of the *TTL* is taken off:
-/// from 5 minutes on nothing is left, so the first in line throws its grant away.
+/// from 5 minutes on nothing is left, so the first in the queue throws its grant away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_with_a_long_ttl_keeps_its_turn() {
     let fixture = fixture();
@@ -118,8 +118,8 @@ async fn waits_with_a_claim_under_way(
 }
 
 /// A second claim of one owner is still on its way when the first one's grant is
-/// adopted: settling bars only those it does not find. Released, the lock must not be
-/// taken by the late claim for a whole TTL while nobody holds it.
+/// adopted: settling leaves a tombstone only for those it does not find. Released, the lock
+/// must not be taken by the late claim for a whole TTL while nobody holds it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_second_claim_of_an_adopted_owner_takes_nothing() {
     let fixture = fixture();
@@ -131,14 +131,15 @@ async fn a_late_second_claim_of_an_adopted_owner_takes_nothing() {
     let adopted = within_bound("the grant", waiting).await.unwrap().unwrap();
     let settled = second.faults.answered(Operation::Settle);
     adopted.release().await.unwrap();
-    eventually("it is barred", async || second.faults.answered(Operation::Settle) > settled).await;
+    eventually("it has a tombstone", async || second.faults.answered(Operation::Settle) > settled)
+        .await;
     late.deliver().await;
     let info = first.locks.inspect(&name).await.unwrap();
     assert!(info.lease().is_none(), "an orphan: {info:?}");
 }
 
 /// The same for a caller that went away: undoing finds a grant, gives it back, and
-/// bars the owner as well.
+/// leaves the owner a tombstone as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_second_claim_of_a_cancelled_owner_takes_nothing() {
     let fixture = fixture();
@@ -171,7 +172,7 @@ async fn a_lost_answer_to_wait_does_not_hang_the_acquire() {
     let _granted = within_bound("the grant", waiting).await.unwrap().unwrap();
 }
 
-/// A batch that was refused as a whole is sent one by one, in line, each with the
+/// A batch that was refused as a whole is sent one by one, in turn, each with the
 /// whole time-out: the last caller waits for all the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_of_a_refused_batch_does_not_wait_for_all_the_others() {
@@ -196,7 +197,8 @@ async fn the_last_of_a_refused_batch_does_not_wait_for_all_the_others() {
     gate.send(()).unwrap();
     let first_round = async || client.faults.sent(Operation::Settle) >= 30;
     eventually("every claim is settled once", first_round).await;
-    // In line it would be one; a busy machine may not start all 30 before the first gives up.
+    // One after the other it would be one; a busy machine may not start all 30 before the first
+    // gives up.
     assert!(client.faults.most_under_way() >= 8, "{}", client.faults.most_under_way());
 }
 
@@ -220,7 +222,7 @@ async fn a_dead_waiter_is_not_listed_for_ever() {
     assert!(list.is_empty(), "{list:?}");
 }
 
-/// The same for a lease that was lost: its release bars the late claim, its loss did not.
+/// The same for a lease that was lost: its release settles the late claim, its loss did not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_second_claim_of_a_lost_lease_takes_nothing() {
     let fixture = fixture();
@@ -234,7 +236,8 @@ async fn a_late_second_claim_of_a_lost_lease_takes_nothing() {
     within_bound("the loss", adopted.lost()).await;
     let settled = second.faults.answered(Operation::Settle);
     drop(adopted);
-    eventually("it is barred", async || second.faults.answered(Operation::Settle) > settled).await;
+    eventually("it has a tombstone", async || second.faults.answered(Operation::Settle) > settled)
+        .await;
     late.deliver().await;
     let info = first.locks.inspect(&name).await.unwrap();
     assert!(info.lease().is_none(), "an orphan: {info:?}");
@@ -306,7 +309,7 @@ async fn claims_that_never_arrive_are_an_error() {
     assert_eq!(client.faults.sent(Operation::Acquire), 3);
 }
 
-/// Errors that were borne in line counted as owners used up, past their number: then the
+/// Errors that were borne in the queue counted as owners used up, past their number: then the
 /// acquire went on for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims_that_never_arrive_are_an_error_after_refusals_as_well() {
@@ -334,9 +337,9 @@ async fn claims_that_never_arrive_are_an_error_after_refusals_as_well() {
     assert_eq!(second.faults.sent(Operation::Acquire), 1 + 3 + 3);
 }
 
-/// In line, a store that refuses is borne for a TTL, and asked less and less often.
+/// In the queue, a store that refuses is borne for a TTL, and asked less and less often.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_outage_in_line_is_borne_for_a_ttl_and_is_no_storm() {
+async fn an_outage_in_the_queue_is_borne_for_a_ttl_and_is_no_storm() {
     let fixture = fixture();
     let (first, second) = (fixture.client().await, fixture.client().await);
     let (name, ttl) = (fixture.name(), Duration::from_secs(60));

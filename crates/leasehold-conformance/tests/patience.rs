@@ -51,7 +51,7 @@ async fn a_held_lock_is_reported_although_patience_is_shorter_than_the_round_tri
     let _ = answer.send(());
     let error = within_bound("the end", acquiring).await.unwrap().unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Held(Some(_))), "{error}");
-    assert_eq!(first.locks.inspect(&name).await.unwrap().waiters, 0, "it left the line");
+    assert_eq!(first.locks.inspect(&name).await.unwrap().waiters, 0, "it left the queue");
 }
 
 /// It named the time-out of a request that nobody had waited for.
@@ -118,7 +118,7 @@ async fn patience_ends_during_a_refusal_as_well() {
     assert!(more <= 1, "{more} claims after the end of patience");
 }
 
-/// The store answered that it left the line: it is there.
+/// The store answered that it left the queue: it is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn patience_ends_with_held_although_one_question_fails() {
     let fixture = fixture();
@@ -134,10 +134,10 @@ async fn patience_ends_with_held_although_one_question_fails() {
     assert!(matches!(error.kind(), ErrorKind::Held(Some(_))), "{error}");
 }
 
-/// Behind a task of its own client it was never in the store's line: then only that question
+/// Behind a task of its own client it was never in the store's queue: then only that question
 /// says whether the lock is held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn patience_ends_in_the_local_line_with_what_the_store_says() {
+async fn patience_ends_in_the_local_queue_with_what_the_store_says() {
     let fixture = fixture();
     let (first, second) = (fixture.client().await, fixture.client().await);
     let name = fixture.name();

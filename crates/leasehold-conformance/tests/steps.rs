@@ -36,7 +36,7 @@ async fn paused_at(fresh: Fresh, step: Step) -> Lease {
     });
     let connect = Locks::on(store.open(clock).await);
     let locks = connect.failpoints(failpoints).await.unwrap();
-    // In line and called only if another had it first.
+    // In the queue and called only if another had it first.
     let before = match step {
         Step::Queued | Step::Called => Some(other.lock("one").ttl(TTL).acquire().await.unwrap()),
         _ => None,
@@ -44,11 +44,11 @@ async fn paused_at(fresh: Fresh, step: Step) -> Lease {
     let lock = locks.lock("one").ttl(TTL).wait(Duration::from_secs(3_600));
     let acquiring = tokio::spawn(async move { lock.acquire().await });
     if let Some(before) = before {
-        // One that was paused in line may have lost its place.
+        // One that was paused in the queue may have lost its place.
         let queued = async || {
             paused.load(Ordering::Relaxed) || other.inspect("one").await.unwrap().waiters == 1
         };
-        eventually(&format!("paused at {step:?}: the line"), queued).await;
+        eventually(&format!("paused at {step:?}: the queue"), queued).await;
         // Gone already when the pause made it lapse.
         let _ = before.release().await;
     }

@@ -74,7 +74,7 @@ fn sqlite_survives_frozen_holders() {
 }
 
 #[test]
-fn sqlite_survives_clients_paused_in_line() {
+fn sqlite_survives_clients_paused_in_the_queue() {
     passes("sqlite", Fault::Queue);
 }
 
@@ -99,7 +99,7 @@ fn memory_survives_paused_holders() {
 }
 
 #[test]
-fn memory_survives_clients_paused_in_line() {
+fn memory_survives_clients_paused_in_the_queue() {
     passes("memory", Fault::Queue);
 }
 
@@ -159,7 +159,7 @@ fn redis_survives_frozen_holders() {
 }
 
 #[test]
-fn redis_survives_clients_paused_in_line() {
+fn redis_survives_clients_paused_in_the_queue() {
     passes("redis", Fault::Queue);
 }
 

@@ -1,4 +1,4 @@
-//! One acquisition, from the wish to the grant: asking, waiting in line, settling what got no
+//! One acquisition, from the wish to the grant: asking, waiting in the queue, settling what got no
 //! answer. Dropped at any point, it undoes what it may have done.
 //!
 //! An [`Acquirer`] makes an [`Attempt`] of each wish. The attempt passes the turnstile, so that only
@@ -127,7 +127,7 @@ enum Taken {
     NoAnswer,
 }
 
-/// How a wait in line ended.
+/// How a wait in the queue ended.
 enum Waited {
     Granted(Grant),
     AskAgain,
@@ -148,7 +148,7 @@ struct Attempt<'a> {
     waits_for: Option<Option<HeldBy>>,
     /// When the store last told us to wait.
     heard: Moment,
-    /// Since when our place in line has been answered with errors; `None` while it is not.
+    /// Since when our place in the queue has been answered with errors; `None` while it is not.
     /// (That nothing is heard while waiting says nothing: there may be nothing to say.)
     troubled: Option<Moment>,
     /// A claim of the present owner that got no answer may still be on its way.
@@ -249,9 +249,9 @@ impl<'a> Attempt<'a> {
     }
 
     /// Asks the store for the lock, and finds out what became of it if there is no answer.
-    /// `None` if patience ended in line.
+    /// `None` if patience ended in the queue.
     async fn ask(&mut self) -> Result<Option<Verdict>> {
-        // Owners that were used up, and errors in line that were waited out.
+        // Owners that were used up, and errors in the queue that were waited out.
         let (mut rounds, mut waited_out) = (0, 0);
         loop {
             let again = self.trace == Trace::Place;
@@ -272,7 +272,7 @@ impl<'a> Attempt<'a> {
                     self.trace = Trace::None;
                     return Err(error);
                 }
-                // In line already: a store that is away for a moment does not end the wait.
+                // In the queue already: a store that is away for a moment does not end the wait.
                 self.trace = Trace::Place;
                 self.wait_out(error, waited_out).await?;
                 waited_out += 1;
@@ -283,7 +283,7 @@ impl<'a> Attempt<'a> {
                 return Err(error);
             }
             // "Timed out" may hide a success: ask whether our owner is there. If not,
-            // it is barred by the question, and a fresh one tries again.
+            // the question leaves it a tombstone, and a fresh one tries again.
             self.stray_claim = again;
             if let Some(grant) = self.settle(&error).await? {
                 return Ok(Some(Verdict::Granted(grant)));
@@ -296,7 +296,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// In line, and the store answers with an error or not at all: the first time, everybody
+    /// In the queue, and the store answers with an error or not at all: the first time, everybody
     /// hears of it.
     fn note_trouble(&mut self, error: &Error) {
         if self.troubled.is_none() {
@@ -306,8 +306,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Waits a moment after an error in line, for as long as a TTL since the first of them; then
-    /// the error is the caller's.
+    /// Waits a moment after an error in the queue, for as long as a TTL since the first of them;
+    /// then the error is the caller's.
     async fn wait_out(&mut self, error: Error, attempt: u32) -> Result<()> {
         let now = self.context.now();
         if error.says_gone() {
@@ -336,7 +336,7 @@ impl<'a> Attempt<'a> {
         Err(unanswered.clone())
     }
 
-    /// Waits in line.
+    /// Waits in the queue.
     async fn wait(&mut self, by: Option<HeldBy>) -> Waited {
         self.trace = Trace::Place;
         self.troubled = None;
@@ -352,7 +352,7 @@ impl<'a> Attempt<'a> {
         let context = self.context;
         context.failpoints.reach(Step::Queued);
         let waiting = context.backend.clone().wait(self.claim.clone());
-        // An answer may be lost here as anywhere: asking again keeps the place in line.
+        // An answer may be lost here as anywhere: asking again keeps the place in the queue.
         let turn = tokio::select! {
             biased;
             turn = waiting => turn,

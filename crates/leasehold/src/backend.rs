@@ -81,10 +81,10 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// The clock that proofs are dated by. The client counts its deadlines on the same one.
     fn clock(&self) -> &Clock;
 
-    /// Takes each lock that is free; where a claim asks to queue, takes a place in line.
+    /// Takes each lock that is free; where a claim asks to queue, takes a place in the queue.
     ///
     /// A free lock with waiters goes to the first of them, not to the newcomer.
-    /// An owner that was barred by [`settle`](Backend::settle) is refused as `Held`.
+    /// An owner that got a tombstone from [`settle`](Backend::settle) is refused as `Held`.
     fn acquire(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Verdict>>;
 
     /// Takes all of these locks, or none of them, in one step: what [`Limits::together`] allows.
@@ -99,15 +99,15 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
     /// Waits until a queued claim gets the lock, or should ask again.
     ///
-    /// Dropping the future gives nothing up: the place in line stays until
+    /// Dropping the future gives nothing up: the place in the queue stays until
     /// [`leave`](Backend::leave), and lapses by itself only if nobody waits on it for long.
     fn wait(self: Arc<Self>, claim: Claim) -> Reply<Turn>;
 
-    /// Gives up a place in line, or the lock itself if it was granted meanwhile.
+    /// Gives up a place in the queue, or the lock itself if it was granted meanwhile.
     fn leave(self: Arc<Self>, claim: Claim) -> Reply<()>;
 
     /// After an acquire of unknown outcome: the grant if the lock is this owner's;
-    /// otherwise the owner leaves the queue and is *barred* for its TTL, so that a
+    /// otherwise the owner leaves the queue and gets a *tombstone* for its TTL, so that a
     /// request that is still on its way can no longer take effect.
     fn settle(self: Arc<Self>, claims: Vec<Claim>) -> Reply<Vec<Option<Grant>>>;
 
@@ -153,8 +153,8 @@ pub struct Limits {
     /// The most requests of one kind in flight. Claims that come while this many
     /// are under way travel together afterwards.
     pub in_flight: usize,
-    /// Whether requests take turns, one at a time whatever their kind, where tasks come in
-    /// company.
+    /// Whether requests take turns, one at a time whatever their kind, while several tasks send
+    /// them.
     pub in_step: bool,
     /// Whether a request takes at most half of the tasks that are there.
     pub in_halves: bool,
@@ -202,7 +202,7 @@ pub struct Claim {
     pub owner: Owner,
     /// How long the lease lasts without renewal.
     pub ttl: Duration,
-    /// Whether to wait in line when the lock is held.
+    /// Whether to wait in the queue when the lock is held.
     pub queue: bool,
     /// Exclusive, or how it shares the lock.
     pub mode: Mode,
@@ -297,7 +297,7 @@ pub enum Verdict {
     Granted(Grant),
     /// Another has it, or waiters are before us, and the claim did not ask to queue.
     Held(Option<HeldBy>),
-    /// The claim has its place in line: go on with [`Backend::wait`].
+    /// The claim has its place in the queue: go on with [`Backend::wait`].
     Queued(Option<HeldBy>),
     /// The lock is free, but another of those that were to be taken with it is not.
     Withheld,
@@ -305,12 +305,12 @@ pub enum Verdict {
     OtherCapacity(u32),
 }
 
-/// What became of a claim in line.
+/// What became of a claim in the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Turn {
     /// The lock is the claimant's.
     Granted(Grant),
-    /// Something changed, or the place in line was lost: claim again with the same owner.
+    /// Something changed, or the place in the queue was lost: claim again with the same owner.
     TryAgain,
 }
 

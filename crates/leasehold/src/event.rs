@@ -36,9 +36,9 @@ pub struct Event {
 pub enum EventKind {
     /// An acquisition began.
     Asked,
-    /// It waits in line, behind whom.
+    /// It waits in the queue, behind whom.
     Waiting(Option<HeldBy>),
-    /// It waits in line, and the store has stopped answering, or answers with errors. It goes
+    /// It waits in the queue, and the store has stopped answering, or answers with errors. It goes
     /// on waiting while it may.
     Troubled(Error),
     /// It got the lock.

@@ -40,7 +40,7 @@ pub enum Step {
     Asking,
     /// The store answered; nothing was made of it yet.
     Answered,
-    /// In line, and about to wait for the turn.
+    /// In the queue, and about to wait for the turn.
     Queued,
     /// Its turn came; nothing was made of it yet.
     Called,

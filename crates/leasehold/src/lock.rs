@@ -107,7 +107,7 @@ impl Lock {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaks nothing: neither a lock nor a place in line.
+    /// Dropping the future leaks nothing: neither a lock nor a place in the queue.
     pub async fn acquire(&self) -> Result<Lease> {
         let name = self.checked()?;
         match self.client.acquire(name.clone(), &self.terms).await? {

@@ -280,7 +280,7 @@ impl Scene {
             }
             yield_now().await;
         }
-        panic!("a lock or a place in line was left behind");
+        panic!("a lock or a place in the queue was left behind");
     }
 }
 

@@ -36,7 +36,7 @@ pub async fn a_lost_request_is_asked_again(fixture: &Fixture) {
     assert_eq!(client.faults.sent(Operation::Acquire), 2);
 }
 
-/// The first request was still on its way when "is it mine?" said no: it was barred.
+/// The first request was still on its way when "is it mine?" said no: its owner has a tombstone.
 pub async fn a_late_request_of_a_settled_owner_takes_nothing(fixture: &Fixture) {
     let (client, other) = (fixture.impatient_client().await, fixture.client().await);
     let name = fixture.name();

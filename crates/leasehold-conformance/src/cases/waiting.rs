@@ -80,7 +80,7 @@ pub async fn a_waiter_takes_over_at_expiry(fixture: &Fixture) {
 }
 
 /// redisson#2714: a waiter that went away but kept its place.
-pub async fn a_cancelled_waiter_leaves_the_line(fixture: &Fixture) {
+pub async fn a_cancelled_waiter_leaves_the_queue(fixture: &Fixture) {
     let (first, second, third) =
         (fixture.client().await, fixture.client().await, fixture.client().await);
     let name = fixture.name();
@@ -96,7 +96,7 @@ pub async fn a_cancelled_waiter_leaves_the_line(fixture: &Fixture) {
 }
 
 /// The same for one whose patience ran out: the lock is not granted to its ghost.
-pub async fn a_waiter_without_patience_leaves_the_line(fixture: &Fixture) {
+pub async fn a_waiter_without_patience_leaves_the_queue(fixture: &Fixture) {
     let (first, second) = (fixture.client().await, fixture.client().await);
     let name = fixture.name();
     let lease = first.lock(&name).acquire().await.unwrap();
@@ -110,7 +110,7 @@ pub async fn a_waiter_without_patience_leaves_the_line(fixture: &Fixture) {
 }
 
 /// redisson#3004, #6150: a fair queue stuck behind a dead waiter.
-pub async fn a_waiter_that_vanished_does_not_block_the_line(fixture: &Fixture) {
+pub async fn a_waiter_that_vanished_does_not_block_the_queue(fixture: &Fixture) {
     let (first, dead, third) =
         (fixture.client().await, fixture.impatient_client().await, fixture.client().await);
     let name = fixture.name();
@@ -144,7 +144,7 @@ pub async fn tasks_of_one_client_are_one_waiter(fixture: &Fixture) {
         }));
     }
     until_waiters(&first, &name, 1).await;
-    assert_eq!(second.faults.sent(Operation::Acquire), 1, "the others wait in line at home");
+    assert_eq!(second.faults.sent(Operation::Acquire), 1, "the others wait in the local queue");
     lease.release().await.unwrap();
     for task in tasks {
         within_bound("every task's turn", task).await.unwrap();

@@ -46,11 +46,11 @@ wrong_stores! {
     /// The deadline counts from the response.
     ProofAtResponse: the_deadline_counts_from_before_the_request,
     /// A late request of a settled owner still takes the lock.
-    SettleDoesNotBar: a_late_request_of_a_settled_owner_takes_nothing,
+    SettleLeavesNoTombstone: a_late_request_of_a_settled_owner_takes_nothing,
     /// Its own key is "held by another".
     RefusesItsOwnOwner: the_same_owner_gets_the_same_grant_again,
-    /// A place in line that nobody can leave.
-    LeaveDoesNothing: a_cancelled_waiter_leaves_the_line,
+    /// A place in the queue that nobody can leave.
+    LeaveDoesNothing: a_cancelled_waiter_leaves_the_queue,
     /// Waiting until somebody looks: no wake-up on release.
     NeverWakes: a_waiter_gets_the_lock_on_release,
     /// A pushed grant is believed for longer than the store keeps it.
@@ -230,7 +230,7 @@ impl Backend for Spoiled {
             let mut grants = Vec::new();
             for claim in claims {
                 let mine = self.owner_of(&claim.name).await == Some(claim.owner);
-                if self.is(WrongStore::SettleDoesNotBar) && !mine {
+                if self.is(WrongStore::SettleLeavesNoTombstone) && !mine {
                     grants.push(None);
                     continue;
                 }

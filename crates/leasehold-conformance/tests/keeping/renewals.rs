@@ -126,7 +126,7 @@ async fn the_lease_that_is_over_first_is_renewed_first() {
 }
 
 /// A store that takes one request at a time and is silent was found out by each renewal on
-/// its own, one time-out after the other: the last in line were not in doubt until their
+/// its own, one time-out after the other: the last in the queue were not in doubt until their
 /// own deadline.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_store_is_doubt_for_those_behind_the_first_as_well() {

@@ -79,7 +79,7 @@ fn a_call_outside_a_runtime_does_not_panic() {
 }
 
 /// The runtime that the client was connected on ends while a caller on another one waits
-/// in line: its timers panic when they are polled again.
+/// in the queue: its timers panic when they are polled again.
 #[test]
 fn the_end_of_the_runtime_is_told_to_those_who_wait() {
     let first = tokio::runtime::Runtime::new().unwrap();

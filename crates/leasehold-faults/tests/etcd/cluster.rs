@@ -108,7 +108,7 @@ impl Room {
 }
 
 /// Whether a leader of this version that wakes from a pause ends sessions that are alive
-/// (etcd#15247, mended in 3.4.31 and 3.5.13; the store's guarantees name it).
+/// (etcd#15247, fixed in 3.4.31 and 3.5.13; the store's guarantees name it).
 fn ends_live_sessions(version: &str) -> bool {
     let parts: Vec<u32> = version.split('.').filter_map(|part| part.parse().ok()).collect();
     match parts[..] {
@@ -215,10 +215,10 @@ async fn a_dead_member_does_not_keep_a_client_out() {
     lease.release().await.unwrap();
 }
 
-/// A thousand would do the same: who is far from the head of the line hears of it only when
+/// A thousand would do the same: who is far from the head of the queue hears of it only when
 /// it comes near.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_line_is_served_in_order() {
+async fn a_long_queue_is_served_in_order() {
     let cluster = Etcd::start(1, &[]).unwrap();
     let holder = Client::on(&cluster).await;
     let lease = holder.lock("a").acquire().await.unwrap();

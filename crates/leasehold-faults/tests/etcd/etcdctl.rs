@@ -117,7 +117,7 @@ async fn busy_nested_names_do_not_keep_an_outer_lock_from_being_tried() {
 async fn nested_names_and_other_keys_do_not_exclude_each_other() {
     let cluster = Etcd::start(1, &[]).unwrap();
     let (client, other) = (Client::on(&cluster).await, Client::on(&cluster).await);
-    // More than a claim reads of a line, and in the middle of where claims are.
+    // More than a claim reads of a queue, and in the middle of where claims are.
     for number in 0..40 {
         cluster.ctl(&["put", &format!("locks/jobs/4{number}"), "no lock"]).unwrap();
     }

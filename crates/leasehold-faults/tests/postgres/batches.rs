@@ -1,4 +1,4 @@
-//! Locks that are known, new, held and barred, in one request of lease mode: each gets its
+//! Locks that are known, new, held and settled, in one request of lease mode: each gets its
 //! own verdict, however the server was asked.
 
 use std::sync::Arc;
@@ -59,7 +59,7 @@ async fn each_lock_of_a_mixed_batch_gets_its_own_verdict() {
 }
 
 /// The verdict of a request is one for all: what was taken is given back when the rest fails,
-/// and those who wait in line are not told that their place is in doubt.
+/// and those who wait in the queue are not told that their place is in doubt.
 #[tokio::test]
 async fn what_was_taken_is_given_back_when_the_rest_of_its_request_fails() {
     let server = Postgres::start(&[]).unwrap();

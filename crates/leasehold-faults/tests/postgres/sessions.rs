@@ -93,7 +93,7 @@ async fn force_release_of_a_session_with_more_locks_wants_confirmation() {
     assert_eq!(loss.reason, LossReason::SessionEnded);
 }
 
-/// In session mode leaving the line asked nobody, and the wait ended with "held by" (201).
+/// In session mode leaving the queue asked nobody, and the wait ended with "held by" (201).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_goes_away_during_a_wait_is_not_reported_as_held() {
     for mode in ["lease", "session"] {
@@ -147,7 +147,7 @@ async fn what_is_granted_to_a_caller_that_does_not_poll_lapses() {
             tokio::select! {
                 biased;
                 _ = &mut claim => panic!("another has it"),
-                () = eventually("it waits in line", waits) => {}
+                () = eventually("it waits in the queue", waits) => {}
             }
             held.release().await.unwrap();
         } else {

@@ -51,8 +51,8 @@ async fn a_sweep_removes_all_that_is_idle() {
         ))
         .unwrap();
     let tomorrow = "array[now() + interval '1 day']";
-    for (name, crowded, bars) in [("crowded", true, "null"), ("barred", false, tomorrow)] {
-        let kept = format!("values ('{name}', 1, 0, 0, {hours}, {hours}, {crowded}, {bars})");
+    for (name, crowded, tombstones) in [("crowded", true, "null"), ("settled", false, tomorrow)] {
+        let kept = format!("values ('{name}', 1, 0, 0, {hours}, {hours}, {crowded}, {tombstones})");
         server.psql(&format!("{row} {kept}")).unwrap();
     }
     let first = sweep(&server);
@@ -60,7 +60,7 @@ async fn a_sweep_removes_all_that_is_idle() {
     let second = sweep(&server);
     assert_eq!(second.iter().sum::<u64>(), IDLE, "{second:?}");
     assert!(second.iter().all(|swept| *swept <= 2_000), "in short transactions: {second:?}");
-    assert_eq!(count(&server, "name in ('held', 'crowded', 'barred')"), 3);
+    assert_eq!(count(&server, "name in ('held', 'crowded', 'settled')"), 3);
     assert_eq!(count(&server, "name like 'idle-%'"), 0);
     let again = locks.lock("idle-1").acquire().await.unwrap();
     assert!(again.token().get() > AHEAD + IDLE, "{:?}", again.token());

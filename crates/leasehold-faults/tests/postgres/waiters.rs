@@ -49,7 +49,7 @@ fn attending(server: &Postgres) -> String {
 }
 
 /// Killed waiters in a row cost a term each, one after the other, while those behind them
-/// starved (redisson#3004 is a line that stands still for ever).
+/// starved (redisson#3004 is a queue that stands still for ever).
 #[test]
 fn a_waiter_whose_client_is_gone_is_passed_over() {
     let server = Postgres::start(&[]).unwrap();

@@ -23,7 +23,7 @@ async fn taken(locks: &Locks, name: &str) -> leasehold::Lease {
     timeout(FAIL_OVER, waiting).await.expect("the lock can be had again")
 }
 
-/// A switch in good order: leases are proved again at the new master, lines go on.
+/// A switch in good order: leases are proved again at the new master, queues go on.
 #[tokio::test]
 async fn a_switch_by_sentinels_is_followed() {
     let servers = RedisSentinel::start(&[]).unwrap();
@@ -142,7 +142,7 @@ async fn locks_of_all_slots_travel_together() {
     assert!(locks.list("many:").await.unwrap().is_empty());
 }
 
-/// Resharding: the lock's slot goes to another node, with its lease, its line and its messages.
+/// Resharding: the lock's slot goes to another node, with its lease, its queue and its messages.
 #[tokio::test]
 async fn a_slot_that_moves_is_followed() {
     let cluster = RedisCluster::start(&[]).unwrap();
@@ -227,8 +227,8 @@ async fn a_node_that_hangs_holds_up_no_heartbeats_elsewhere() {
         until_waiters(&holder, name, 1).await;
     }
     let node = &cluster.nodes[cluster.place_of_master(&format!("lock:{apart}")).unwrap()];
-    let line = node.cli(&["keys", &format!("*leasehold:queue:lock:{apart}")]).unwrap();
-    let shown = || node.cli(&["lindex", &line, "0"]).unwrap();
+    let key = node.cli(&["keys", &format!("*leasehold:queue:lock:{apart}")]).unwrap();
+    let shown = || node.cli(&["lindex", &key, "0"]).unwrap();
     cluster.nodes[place].process().pause();
     for _ in 0..4 {
         let before = shown();

@@ -62,7 +62,7 @@ async fn leases_survive_a_crash_with_an_append_only_file() {
     assert!(next.token() > token);
 }
 
-/// The line is lost with everything else: waiters stand in it again by themselves.
+/// The queue is lost with everything else: waiters join it again by themselves.
 #[tokio::test]
 async fn waiters_go_on_after_flushall() {
     let server = server();
@@ -77,9 +77,9 @@ async fn waiters_go_on_after_flushall() {
     assert_eq!(next.verify().await.unwrap(), next.token());
 }
 
-/// The same when only the line goes: they wait on, behind the same holder.
+/// The same when only the queue goes: they wait on, behind the same holder.
 #[tokio::test]
-async fn waiters_go_on_when_the_line_is_lost() {
+async fn waiters_go_on_when_the_queue_is_lost() {
     let server = server();
     let (holder, waiter) = (client(&server).await, client(&server).await);
     let lease = holder.lock("a").ttl(LONG).acquire().await.unwrap();
@@ -92,7 +92,7 @@ async fn waiters_go_on_when_the_line_is_lost() {
     granted(waiting).await.release().await.unwrap();
 }
 
-/// A restart loses the line, the leases and the connections.
+/// A restart loses the queue, the leases and the connections.
 #[tokio::test]
 async fn waiters_go_on_after_a_restart() {
     let mut server = server();

@@ -36,9 +36,9 @@ async fn everything_expires() {
     }
 }
 
-/// Two prefixes are two worlds, and a prefix may be empty.
+/// Two prefixes are two namespaces, and a prefix may be empty.
 #[tokio::test]
-async fn prefixes_are_worlds_of_their_own() {
+async fn prefixes_are_namespaces_of_their_own() {
     let server = server();
     let first = connect(format!("{}?prefix=one:", server.url())).await;
     let second = connect(format!("{}?prefix=", server.url())).await;

@@ -112,7 +112,7 @@ async fn a_dead_waiter_costs_little() {
         (client(&server).await, client(&server).await, client(&server).await);
     let lease = holder.lock("a").ttl(LONG).acquire().await.unwrap();
     let vanished = {
-        // Its runtime goes, and with it everything that would leave the line.
+        // Its runtime goes, and with it everything that would leave the queue.
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let url = server.url();
         runtime.spawn(async move {
@@ -130,13 +130,13 @@ async fn a_dead_waiter_costs_little() {
     granted(waiting).await.release().await.unwrap();
 }
 
-/// The key of the line of the lock `a`.
+/// The key of the queue of the lock `a`.
 pub(crate) fn queue(server: &Redis) -> String {
     server.cli(&["keys", "*leasehold:queue:lock:a"]).unwrap()
 }
 
-/// Somebody in line with a TTL of 300 ms who has not been seen for twice as long, as the server
-/// writes it; listening there.
+/// A waiter with a TTL of 300 ms that has not been seen for twice as long, as the server writes it;
+/// listening there.
 fn missing(server: &Redis, owner: u8, channel: &str) -> String {
     let time = server.cli(&["time"]).unwrap();
     let parts: Vec<u64> = time.lines().map(|part| part.parse().unwrap()).collect();
@@ -175,23 +175,23 @@ async fn who_is_late_needs_a_connection_here() {
     eventually("the replica follows", synced).await;
     let locks = client(&server).await;
     for (at, told) in [(&server, "g"), (&replica, "a")] {
-        let mut ears = redis::Client::open(at.url()).unwrap().get_connection().unwrap();
-        ears.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        let mut ears = ears.as_pubsub();
-        ears.subscribe("leasehold:wake:late").unwrap();
+        let mut listener = redis::Client::open(at.url()).unwrap().get_connection().unwrap();
+        listener.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let mut subscription = listener.as_pubsub();
+        subscription.subscribe("leasehold:wake:late").unwrap();
         let lease = locks.lock("a").ttl(LONG).acquire().await.unwrap();
         let stand_in = acquire(client(&server).await.lock("a").ttl(LONG));
         until_waiters(&locks, "a", 1).await;
         let late = missing(&server, 7, "late");
         server.cli(&["lpush", &queue(&server), &late]).unwrap();
         lease.release().await.unwrap();
-        let first: String = ears.get_message().unwrap().get_payload().unwrap();
+        let first: String = subscription.get_message().unwrap().get_payload().unwrap();
         assert!(first.starts_with(&format!("{told} {:032x}", 7)), "{first}");
         granted(stand_in).await.release().await.unwrap();
     }
 }
 
-/// A server that began without a clock wrote short times into the line.
+/// A server that began without a clock wrote short times into the queue.
 #[tokio::test]
 async fn who_was_seen_in_1970_asks_again() {
     let server = server();
@@ -209,7 +209,7 @@ async fn who_was_seen_in_1970_asks_again() {
     }
 }
 
-/// Whoever asks again is in line once, and where it was; whoever leaves is not.
+/// Whoever asks again is in the queue once, and where it was; whoever leaves is not.
 #[tokio::test]
 async fn who_asks_again_keeps_its_place() {
     let server = server();
@@ -244,7 +244,7 @@ async fn who_asks_again_keeps_its_place() {
 }
 
 /// Two clients on one store: the second one was shown under the first one's label, and heartbeats
-/// changed labels in line.
+/// changed labels in the queue.
 #[tokio::test]
 async fn clients_that_share_a_store_keep_their_labels() {
     let server = server();
@@ -264,11 +264,11 @@ async fn clients_that_share_a_store_keep_their_labels() {
         waiting.push(acquire(locks.lock("a").ttl(LONG)));
         until_waiters(locks, "a", count).await;
     }
-    let line = || server.cli(&["lrange", &queue(&server), "0", "-1"]).unwrap();
-    let before = line();
-    let beaten = async || line().lines().zip(before.lines()).all(|(now, then)| now != then);
+    let waiters = || server.cli(&["lrange", &queue(&server), "0", "-1"]).unwrap();
+    let before = waiters();
+    let beaten = async || waiters().lines().zip(before.lines()).all(|(now, then)| now != then);
     eventually("both show themselves", beaten).await;
-    let labels: Vec<bool> = line().lines().map(|waiter| waiter.ends_with(",second")).collect();
+    let labels: Vec<bool> = waiters().lines().map(|waiter| waiter.ends_with(",second")).collect();
     assert_eq!(labels, [false, true]);
     lease.release().await.unwrap();
     for (waiting, name) in waiting.into_iter().zip(["first", "second"]) {

@@ -116,11 +116,11 @@ async fn a_release_wakes_somebody_who_hears() {
     let published = || three.nodes.iter().map(|node| count_of(node, "publish", "calls"));
     let before: Vec<_> = published().collect();
     for node in &three.nodes {
-        let line = node.cli(&["keys", "*leasehold:line:lock:a"]).unwrap();
+        let key = node.cli(&["keys", "*leasehold:line:lock:a"]).unwrap();
         let seconds = node.cli(&["time"]).unwrap().lines().next().unwrap().to_owned();
         // It came long ago, was seen just now, and nobody listens there.
         let dead = format!("1 {seconds}999 leasehold:wake:nobody");
-        node.cli(&["hset", &line, &format!("w{:032x}", 7), &dead]).unwrap();
+        node.cli(&["hset", &key, &format!("w{:032x}", 7), &dead]).unwrap();
     }
     lease.release().await.unwrap();
     let next = within_bound("the lock", waiting).await.unwrap().unwrap();

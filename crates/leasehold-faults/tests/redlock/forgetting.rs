@@ -243,13 +243,13 @@ async fn nodes_that_are_restarted_one_after_the_other_vote_again() {
     let before = locks.lock("a").ttl(SHORT).acquire().await.unwrap();
     let token = before.token();
     before.release().await.unwrap();
-    for (place, standing) in [(0, "joining "), (1, "restarted ")] {
+    for (place, status) in [(0, "joining "), (1, "restarted ")] {
         three.nodes[place].cli(&["save"]).unwrap();
         three.nodes[place].kill();
         three.nodes[place].restart().unwrap();
         let seen = async || {
             let _ = locks.lock("b").ttl(SHORT).try_acquire().await;
-            marker(&three.nodes[place]).starts_with(standing)
+            marker(&three.nodes[place]).starts_with(status)
         };
         eventually("somebody noticed the restart", seen).await;
     }

@@ -4,7 +4,7 @@ use leasehold::ErrorKind;
 use leasehold_faults::servers::Zookeeper;
 use zookeeper_client::Error;
 
-use crate::scene::{TTL, client, line, raw};
+use crate::scene::{TTL, client, queue, raw};
 
 /// ACLs are not inherited: every node must have its own.
 #[tokio::test]
@@ -19,7 +19,7 @@ async fn with_a_user_nobody_else_may_delete_a_lock() {
     let stranger = raw(server.addr()).await;
     let me = raw(server.addr()).await;
     me.auth("digest", b"me:p@ss").await.unwrap();
-    let child = line(&me, "/safe/locks/job").await.pop().expect("it is held");
+    let child = queue(&me, "/safe/locks/job").await.pop().expect("it is held");
     let node = format!("/safe/locks/job/{child}");
     for path in ["/safe", "/safe/locks", "/safe/locks/job", &node, "/safe/locks/%forced/job"] {
         let (acl, _) = me.get_acl(path).await.unwrap();

@@ -6,7 +6,7 @@ use leasehold::{ErrorKind, Finding, Severity};
 use leasehold_faults::servers::Zookeeper;
 use leasehold_faults::servers::zookeeper::Ensemble;
 
-use crate::scene::{client, line, raw};
+use crate::scene::{client, queue, raw};
 
 fn found<'a>(findings: &'a [Finding], words: &str) -> &'a Finding {
     let found = findings.iter().find(|finding| finding.what.contains(words));
@@ -37,7 +37,7 @@ async fn a_clamped_ttl_is_reported_and_never_used() {
         assert_eq!(*error.kind(), ErrorKind::Refused, "{error}");
         assert!(error.to_string().contains("TTL"), "{error}");
     }
-    assert!(line(&raw(server.addr()).await, "/clamped/job").await.is_empty());
+    assert!(queue(&raw(server.addr()).await, "/clamped/job").await.is_empty());
     let fits = locks.lock("job").ttl(Duration::from_secs(5)).acquire().await.unwrap();
     fits.release().await.unwrap();
     // It may not be asked for its configuration: the bounds are those that it granted.

@@ -8,7 +8,7 @@ use leasehold_faults::servers::Zookeeper;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::scene::{client, line, raw};
+use crate::scene::{client, queue, raw};
 
 const WAITERS: usize = 1_000;
 /// How many connect at once.
@@ -43,7 +43,7 @@ async fn a_thousand_who_wait_cost_few_events_per_hand_over() {
             });
         }
         let all_wait = async {
-            while line(&raw, "/many/job").await.len() < 1 + already + AT_ONCE {
+            while queue(&raw, "/many/job").await.len() < 1 + already + AT_ONCE {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
@@ -72,7 +72,7 @@ fn events(server: &Zookeeper) -> usize {
     let metrics = server.word("mntr").unwrap();
     let counts: Vec<usize> = metrics
         .lines()
-        .filter_map(|line| line.split_once('\t'))
+        .filter_map(|queue| queue.split_once('\t'))
         .filter(|(name, _)| name.starts_with("zk_sum_node_") && name.ends_with("_watch_count"))
         .map(|(_, count)| count.parse().unwrap())
         .collect();

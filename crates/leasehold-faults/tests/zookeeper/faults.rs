@@ -8,7 +8,7 @@ use leasehold_faults::faults::proxy::{Proxy, Way};
 use leasehold_faults::servers::Zookeeper;
 use leasehold_faults::servers::zookeeper::Ensemble;
 
-use crate::scene::{TTL, client, line, raw, until_lost, url_at};
+use crate::scene::{TTL, client, queue, raw, until_lost, url_at};
 
 /// A connection that breaks is doubt at once, not at the next renewal: that would come after
 /// a third of the TTL, which is later than this test waits.
@@ -72,7 +72,7 @@ async fn a_lease_whose_session_ended_is_lost() {
     let lease = locks.lock("job").ttl(TTL).acquire().await.unwrap();
     let lock = other.lock("job");
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    eventually("it waits", async || line(&raw, "/ended/job").await.len() == 2).await;
+    eventually("it waits", async || queue(&raw, "/ended/job").await.len() == 2).await;
     let token = lease.token();
     // This thread is all there is of both clients: nothing is sent, nothing is renewed.
     std::thread::sleep(TTL * 2);

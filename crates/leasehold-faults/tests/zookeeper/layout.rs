@@ -8,10 +8,10 @@ use leasehold_conformance::fixture::{eventually, within_bound};
 use leasehold_faults::servers::Zookeeper;
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use crate::scene::{TTL, client, line, raw};
+use crate::scene::{TTL, client, queue, raw};
 
-/// A foreign client's node in line; its name.
-async fn stand_in_line(raw: &Client, prefix: &str) -> String {
+/// A foreign client's node in the queue; its name.
+async fn stand_in_queue(raw: &Client, prefix: &str) -> String {
     let ephemeral = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
     let (_, sequence) = raw.create(prefix, b"", &ephemeral).await.unwrap();
     format!("{prefix}{sequence}")
@@ -33,7 +33,7 @@ async fn foreign_nodes_count_in_their_own_layout_and_refuse_the_other() {
         ("00000000000040008000000000000000__lock__", &kazoo, &curator, "kazoo"),
         ("00000000000040008000000000000000__rlock__", &kazoo, &curator, "kazoo"),
     ] {
-        let foreign = stand_in_line(&raw, &format!("/mixed/job/{prefix}")).await;
+        let foreign = stand_in_queue(&raw, &format!("/mixed/job/{prefix}")).await;
         assert!(same.lock("job").ttl(TTL).try_acquire().await.unwrap().is_none());
         let info = same.inspect("job").await.unwrap();
         assert!(info.lease().is_some_and(|lease| lease.held_by.holder.is_none()));
@@ -54,7 +54,7 @@ async fn foreign_nodes_count_in_their_own_layout_and_refuse_the_other() {
         let nodes = format!("nodes of {theirs}");
         let mixed = findings.iter().find(|finding| finding.what.contains(&nodes));
         assert_eq!(mixed.expect("reported").severity, Severity::Unsafe);
-        let alone = async || line(&raw, "/mixed/job").await.len() == 1;
+        let alone = async || queue(&raw, "/mixed/job").await.len() == 1;
         eventually("only the foreign node is left", alone).await;
         raw.delete(&foreign, None).await.unwrap();
         let lease = other.lock("job").ttl(TTL).try_acquire().await.unwrap().expect("it is free");
@@ -74,7 +74,7 @@ async fn a_waiter_gets_no_lock_beside_a_node_of_the_other_layout() {
     let waiting = tokio::spawn(async move { lock.acquire().await });
     let waits = async || holder.inspect("job").await.unwrap().waiters == 1;
     eventually("it waits", waits).await;
-    let foreign = stand_in_line(&raw, "/mixed/job/lock-").await;
+    let foreign = stand_in_queue(&raw, "/mixed/job/lock-").await;
     lease.release().await.unwrap();
     let error = within_bound("the refusal", waiting).await.unwrap().unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Refused, "{error}");
@@ -86,12 +86,12 @@ async fn a_waiter_gets_no_lock_beside_a_node_of_the_other_layout() {
 
 /// Claims that travel together with a refused one get their locks.
 #[tokio::test]
-async fn one_refused_lock_does_not_refuse_its_company() {
+async fn one_refused_lock_does_not_refuse_the_rest_of_its_batch() {
     let server = Zookeeper::start().unwrap();
     let raw = raw(server.addr()).await;
     let (locks, _) = client(&server.url("/mixed?session=3s")).await;
     locks.lock("job0").ttl(TTL).acquire().await.unwrap().release().await.unwrap();
-    let foreign = stand_in_line(&raw, "/mixed/job0/lock-").await;
+    let foreign = stand_in_queue(&raw, "/mixed/job0/lock-").await;
     for round in 0..3 {
         let jobs = (0..6).map(|job| {
             let lock = locks.lock(format!("job{job}")).ttl(TTL);
@@ -105,7 +105,7 @@ async fn one_refused_lock_does_not_refuse_its_company() {
             }
         }
     }
-    let children = line(&raw, "/mixed/job0").await;
+    let children = queue(&raw, "/mixed/job0").await;
     assert!(children.len() == 1 && foreign.ends_with(&children[0]), "{children:?}");
 }
 
@@ -117,7 +117,7 @@ async fn our_nodes_have_the_names_that_others_count() {
     for (layout, marker) in [("kazoo", "__lock__"), ("curator", "-lock-")] {
         let (locks, _) = client(&server.url(&format!("/{layout}?layout={layout}"))).await;
         let _lease = locks.lock("job").acquire().await.unwrap();
-        let child = line(&raw, &format!("/{layout}/job")).await.pop().unwrap();
+        let child = queue(&raw, &format!("/{layout}/job")).await.pop().unwrap();
         let (_, number) = child.rsplit_once(marker).expect(&child);
         assert!(number.len() == 10 && number.bytes().all(|byte| byte.is_ascii_digit()), "{child}");
     }

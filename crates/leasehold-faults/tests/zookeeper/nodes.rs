@@ -6,7 +6,7 @@ use leasehold_faults::servers::Zookeeper;
 use std::time::Duration;
 use zookeeper_client::{Acls, CreateMode, Error, MultiWriteError};
 
-use crate::scene::{TTL, client, line, raw, until_lost};
+use crate::scene::{TTL, client, queue, raw, until_lost};
 
 /// Tokens are transactions, also of claims that travelled together: before 3.8.2 a `multi`
 /// does not tell (ZOOKEEPER-4026, -4667).
@@ -27,7 +27,7 @@ async fn a_token_is_the_transaction_that_created_the_node() {
     let mut transactions = Vec::new();
     for lease in &leases {
         let lock = format!("/tokens/{}", lease.name());
-        let children = line(&raw, &lock).await;
+        let children = queue(&raw, &lock).await;
         assert_eq!(children.len(), 1);
         let (_, stat) = raw.get_data(&format!("{lock}/{}", children[0])).await.unwrap();
         assert_eq!(lease.token().get(), stat.czxid as u64);
@@ -93,7 +93,7 @@ async fn a_lock_whose_node_was_removed_is_made_again() {
     let raw = raw(server.addr()).await;
     for _ in 0..2 {
         let lease = locks.lock("a/b").ttl(TTL).acquire().await.unwrap();
-        assert_eq!(line(&raw, "/deep/er/root/a%2Fb").await.len(), 1);
+        assert_eq!(queue(&raw, "/deep/er/root/a%2Fb").await.len(), 1);
         lease.release().await.unwrap();
         raw.delete("/deep/er/root/a%2Fb", None).await.unwrap();
         raw.delete("/deep/er/root", None).await.unwrap();

@@ -10,7 +10,7 @@ use leasehold_faults::faults::proxy::{Proxy, Way};
 use leasehold_faults::servers::Zookeeper;
 use parking_lot::Mutex;
 
-use crate::scene::{TTL, client, line, raw, url_at};
+use crate::scene::{TTL, client, queue, raw, url_at};
 
 const ACQUIRES: usize = 1_000;
 const CLIENTS: usize = 4;
@@ -56,13 +56,13 @@ async fn a_thousand_acquires_through_cut_connections_leave_no_orphan() {
     // The clients live, and with them their sessions: what is left is nobody's.
     for lock in 0..LOCKS {
         let path = format!("/orphans/lock{lock}");
-        let empty = async || line(&raw, &path).await.is_empty();
+        let empty = async || queue(&raw, &path).await.is_empty();
         eventually("no node is left", empty).await;
     }
     // And nothing comes late.
     tokio::time::sleep(Duration::from_secs(1)).await;
     for lock in 0..LOCKS {
-        assert_eq!(line(&raw, &format!("/orphans/lock{lock}")).await, Vec::<String>::new());
+        assert_eq!(queue(&raw, &format!("/orphans/lock{lock}")).await, Vec::<String>::new());
     }
     drop(clients);
 }
@@ -101,17 +101,17 @@ async fn a_node_whose_creation_got_no_answer_is_adopted() {
     proxy.drop_one_way(Way::Replies);
     let lock = locks.lock("job").ttl(ttl);
     let acquiring = tokio::spawn(async move { lock.acquire().await });
-    eventually("it is created", async || line(&raw, "/lost/job").await.len() == 1).await;
-    let created = line(&raw, "/lost/job").await.pop().unwrap();
+    eventually("it is created", async || queue(&raw, "/lost/job").await.len() == 1).await;
+    let created = queue(&raw, "/lost/job").await.pop().unwrap();
     proxy.heal();
     proxy.reset();
     let lease = within_bound("the lease", acquiring).await.unwrap().unwrap();
     assert!(lease.token() > before);
     let (_, stat) = raw.get_data(&format!("/lost/job/{created}")).await.unwrap();
     assert_eq!(lease.token().get(), stat.czxid as u64, "the same node");
-    assert_eq!(line(&raw, "/lost/job").await, [created]);
+    assert_eq!(queue(&raw, "/lost/job").await, [created]);
     lease.release().await.unwrap();
-    assert!(line(&raw, "/lost/job").await.is_empty());
+    assert!(queue(&raw, "/lost/job").await.is_empty());
 }
 
 /// The same for one that was cancelled meanwhile: its node goes.
@@ -126,11 +126,11 @@ async fn a_node_whose_acquire_was_cancelled_is_deleted() {
     proxy.drop_one_way(Way::Replies);
     let lock = locks.lock("job").ttl(ttl);
     let acquiring = tokio::spawn(async move { lock.acquire().await });
-    eventually("it is created", async || line(&raw, "/lost/job").await.len() == 1).await;
+    eventually("it is created", async || queue(&raw, "/lost/job").await.len() == 1).await;
     acquiring.abort();
     proxy.heal();
     proxy.reset();
-    eventually("it is gone", async || line(&raw, "/lost/job").await.is_empty()).await;
+    eventually("it is gone", async || queue(&raw, "/lost/job").await.is_empty()).await;
 }
 
 /// Sent on a connection that was given up, and done when nobody expects it any more: the
@@ -157,10 +157,10 @@ async fn a_node_that_comes_late_on_an_old_connection_is_deleted() {
     within_bound("the request", proxy.holds_one()).await;
     let lease = within_bound("a lease by another request", acquiring).await.unwrap();
     proxy.deliver();
-    let held = async || line(&raw, "/late/job").await.len() == 1;
+    let held = async || queue(&raw, "/late/job").await.len() == 1;
     eventually("only the lease's node is left", held).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(held().await);
     lease.release().await.unwrap();
-    eventually("no node is left", async || line(&raw, "/late/job").await.is_empty()).await;
+    eventually("no node is left", async || queue(&raw, "/late/job").await.is_empty()).await;
 }

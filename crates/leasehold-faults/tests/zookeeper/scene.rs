@@ -31,8 +31,8 @@ pub(crate) async fn raw(address: SocketAddr) -> Client {
     connector.connect(&address.to_string()).await.expect("it connects")
 }
 
-/// The nodes in the line of a lock, as the leader knows them.
-pub(crate) async fn line(raw: &Client, lock: &str) -> Vec<String> {
+/// The nodes in the queue of a lock, as the leader knows them.
+pub(crate) async fn queue(raw: &Client, lock: &str) -> Vec<String> {
     raw.sync(lock).await.expect("it answers");
     match raw.list_children(lock).await {
         Ok(children) => children,

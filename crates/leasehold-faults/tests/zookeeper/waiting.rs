@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 
 use crate::scene::{TTL, client};
 
-/// More than follow the whole line.
+/// More than follow the whole queue.
 const WAITERS: usize = 60;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_long_line_is_served_in_order() {
+async fn a_long_queue_is_served_in_order() {
     let server = Zookeeper::start().unwrap();
     let (holder, _) = client(&server.url("/long?session=3s")).await;
     let lease = holder.lock("job").ttl(TTL).acquire().await.unwrap();
@@ -29,7 +29,7 @@ async fn a_long_line_is_served_in_order() {
         let waits = async || holder.inspect("job").await.unwrap().waiters == place + 1;
         eventually("it waits", waits).await;
     }
-    // One in the middle of the line gives up, and is not waited for.
+    // One in the middle of the queue gives up, and is not waited for.
     waiting[30].abort();
     let left = async || holder.inspect("job").await.unwrap().waiters == WAITERS - 1;
     eventually("it leaves", left).await;

@@ -1,4 +1,4 @@
-//! The end of patience: out of the line, and what to tell the caller. Another holder and a
+//! The end of patience: out of the queue, and what to tell the caller. Another holder and a
 //! store that does not answer are two different things, and neither takes long to find out.
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::holder::{HeldBy, Holder};
 
 /// How much longer than its patience an acquisition may take: for a request that is under way,
-/// or for leaving the line and asking who holds the lock.
+/// or for leaving the queue and asking who holds the lock.
 const LAST_LOOK: Duration = Duration::from_secs(1);
 
 impl Context {
@@ -22,7 +22,7 @@ impl Context {
 }
 
 impl Attempt<'_> {
-    /// Patience is over: leaves the line, and asks who holds the lock. An error if the store
+    /// Patience is over: leaves the queue, and asks who holds the lock. An error if the store
     /// does not answer any more.
     pub(super) async fn give_up(&mut self) -> Result<Option<HeldBy>> {
         let context = self.context;
@@ -56,7 +56,7 @@ impl Attempt<'_> {
         self.since_when(Error::no_answer(limit))
     }
 
-    /// If the store went away during a wait in line: since when, and who held the lock before.
+    /// If the store went away during a wait in the queue: since when, and who held the lock before.
     pub(super) fn since_when(&self, error: Error) -> Error {
         let away = matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Unavailable);
         let (Some(by), true) = (&self.waits_for, away) else { return error };

@@ -13,7 +13,7 @@ use crate::name::{Name, NameMap};
 #[derive(Debug, Default)]
 pub(crate) struct Turnstile {
     /// A name is present while somebody has its pass; behind it, who comes next.
-    lines: Mutex<NameMap<VecDeque<oneshot::Sender<()>>>>,
+    queues: Mutex<NameMap<VecDeque<oneshot::Sender<()>>>>,
 }
 
 /// The right to ask the store for a lock. Dropping it lets the next task ask.
@@ -24,7 +24,7 @@ pub(crate) struct Pass {
 }
 
 impl Turnstile {
-    /// Waits for this task's turn. Dropping the future leaves the line.
+    /// Waits for this task's turn. Dropping the future leaves the queue.
     pub(crate) async fn enter(self: &Arc<Self>, name: &Name) -> Pass {
         if let Some(turn) = self.join(name) {
             Place { turnstile: self, name, turn }.reached().await;
@@ -33,14 +33,14 @@ impl Turnstile {
     }
 
     fn join(&self, name: &Name) -> Option<oneshot::Receiver<()>> {
-        match self.lines.lock().entry(name.clone()) {
+        match self.queues.lock().entry(name.clone()) {
             Entry::Vacant(nobody) => {
                 nobody.insert(VecDeque::new());
                 None
             }
-            Entry::Occupied(mut line) => {
+            Entry::Occupied(mut queue) => {
                 let (sender, turn) = oneshot::channel();
-                line.get_mut().push_back(sender);
+                queue.get_mut().push_back(sender);
                 Some(turn)
             }
         }
@@ -59,11 +59,11 @@ impl Turnstile {
 
     /// Who comes next; if nobody does, the name is forgotten.
     fn next(&self, name: &Name) -> Option<oneshot::Sender<()>> {
-        let mut lines = self.lines.lock();
-        let Entry::Occupied(mut line) = lines.entry(name.clone()) else { return None };
-        let next = line.get_mut().pop_front();
+        let mut queues = self.queues.lock();
+        let Entry::Occupied(mut queue) = queues.entry(name.clone()) else { return None };
+        let next = queue.get_mut().pop_front();
         if next.is_none() {
-            line.remove();
+            queue.remove();
         }
         next
     }
@@ -75,7 +75,7 @@ impl Drop for Pass {
     }
 }
 
-/// A place in line.
+/// A place in the queue.
 struct Place<'a> {
     turnstile: &'a Turnstile,
     name: &'a Name,
@@ -134,7 +134,7 @@ mod tests {
         assert!(!poll_once(&mut third).await);
         drop(second);
         drop(third.await);
-        assert!(turnstile.lines.lock().is_empty());
+        assert!(turnstile.queues.lock().is_empty());
     }
 
     #[tokio::test]
@@ -149,7 +149,7 @@ mod tests {
         drop(first);
         drop(quitter);
         drop(third.await);
-        assert!(turnstile.lines.lock().is_empty());
+        assert!(turnstile.queues.lock().is_empty());
     }
 
     #[test]
@@ -157,7 +157,7 @@ mod tests {
         struct Looks(Arc<Turnstile>, AtomicBool);
         impl Wake for Looks {
             fn wake(self: Arc<Self>) {
-                self.1.store(self.0.lines.try_lock().is_some(), Ordering::SeqCst);
+                self.1.store(self.0.queues.try_lock().is_some(), Ordering::SeqCst);
             }
         }
         let turnstile = Arc::new(Turnstile::default());
@@ -197,7 +197,7 @@ mod tests {
             }
             while callers.poll_one() {}
             assert_eq!(callers.len(), 0, "seed {seed}: tasks wait, and nobody wakes them");
-            assert!(turnstile.lines.lock().is_empty(), "seed {seed}: a name is left");
+            assert!(turnstile.queues.lock().is_empty(), "seed {seed}: a name is left");
         }
     }
 }

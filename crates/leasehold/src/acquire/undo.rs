@@ -1,5 +1,5 @@
 //! Undoing an acquisition that nobody wants any more: whatever the store did or
-//! may still do with the claim, no lock and no place in line is left behind.
+//! may still do with the claim, no lock and no place in the queue is left behind.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub(crate) enum Trace {
     /// Nothing: it was never sent, or the store said no.
     None,
-    /// A place in line, and nothing under way.
+    /// A place in the queue, and nothing under way.
     Place,
     /// Anything: a request may still be on its way.
     Unknown,
@@ -44,8 +44,8 @@ pub(crate) async fn undo(context: Arc<Context>, claim: Claim, trace: Trace) {
     }
 }
 
-/// One try. Leaving is enough for a place in line; otherwise the owner is settled,
-/// which bars it, and what it got is given back.
+/// One try. Leaving is enough for a place in the queue; otherwise the owner is settled,
+/// which leaves it a tombstone, and what it got is given back.
 pub(crate) async fn undo_once(context: &Context, claim: &Claim, trace: Trace) -> Result<()> {
     match trace {
         Trace::None => Ok(()),
@@ -54,8 +54,8 @@ pub(crate) async fn undo_once(context: &Context, claim: &Claim, trace: Trace) ->
             context.ask(leaving).await
         }
         Trace::Unknown => {
-            // Settling bars only an owner that it does not find, and a second request of
-            // this one may arrive after each release: asked until the answer is no.
+            // Settling leaves a tombstone only for an owner that it does not find, and a second
+            // request of this one may arrive after each release: asked until the answer is no.
             for _ in 0..GRANTS {
                 let Some(grant) = settle(context, claim).await? else { return Ok(()) };
                 let hold = claim.hold(grant.token);
@@ -67,7 +67,7 @@ pub(crate) async fn undo_once(context: &Context, claim: &Claim, trace: Trace) ->
     }
 }
 
-/// Asks the store whether the claim succeeded, and bars it if not.
+/// Asks the store whether the claim succeeded; if not, its owner gets a tombstone.
 pub(crate) async fn settle(context: &Context, claim: &Claim) -> Result<Option<Grant>> {
     let settling = context.backend.clone().settle(vec![claim.clone()]);
     Ok(context.ask(settling).await?.pop().flatten())

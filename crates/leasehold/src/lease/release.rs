@@ -63,7 +63,7 @@ impl Releasing {
                     tracing::warn!(lock = %self.core.name(),
                         "the store did not answer a release; the lease lapses by its TTL");
                     self.core.released(&self.leases.context);
-                    self.bar_stray_claim();
+                    self.settle_stray_claim();
                     return;
                 }
                 self.leases.context.clock.sleep(backoff(attempt)).await;
@@ -80,7 +80,7 @@ impl Releasing {
         runtime.spawn(async move {
             // Without an answer it lapses.
             let _ = self.leases.releases.send(self.core.hold()).await;
-            self.bar_stray_claim();
+            self.settle_stray_claim();
         });
     }
 
@@ -88,7 +88,7 @@ impl Releasing {
     /// a claim that is still on its way.
     pub(crate) fn of_a_lease_that_is_gone(mut self) {
         self.over = true;
-        self.bar_stray_claim();
+        self.settle_stray_claim();
     }
 
     /// Sends it once; the verdict, or `None` without an answer.
@@ -118,7 +118,7 @@ impl Releasing {
             }
         };
         self.over = true;
-        self.bar_stray_claim();
+        self.settle_stray_claim();
         if released {
             self.core.released(&self.leases.context);
             Some(Ok(()))
@@ -129,7 +129,7 @@ impl Releasing {
     }
 
     /// Keeps a claim that is still on its way from taking the lock that is no longer held.
-    fn bar_stray_claim(&self) {
+    fn settle_stray_claim(&self) {
         if !self.stray_claim {
             return;
         }

@@ -15,10 +15,10 @@ use crate::clock::Moment;
 use crate::error::{Error, Result};
 
 #[derive(Debug)]
-pub(super) struct RenewalLimiter(Mutex<Line>);
+pub(super) struct RenewalLimiter(Mutex<Queue>);
 
 #[derive(Debug)]
-struct Line {
+struct Queue {
     /// How many may still go; none while somebody waits.
     free: usize,
     waiting: BTreeMap<Turn, Waiting>,
@@ -49,12 +49,12 @@ pub(super) struct Permit<'a> {
 impl RenewalLimiter {
     pub(super) fn new(width: usize) -> Self {
         let waiting = BTreeMap::new();
-        Self(Mutex::new(Line { free: width, waiting, arrivals: 0, heard: None }))
+        Self(Mutex::new(Queue { free: width, waiting, arrivals: 0, heard: None }))
     }
 
     /// Waits for a permit, for leases of which the first is over then, and a question that
     /// may take this long. The error of another if the store is silent. Dropping the future
-    /// leaves the line.
+    /// leaves the queue.
     pub(super) async fn enter(
         &self,
         first_deadline: Moment,
@@ -69,15 +69,15 @@ impl RenewalLimiter {
     }
 
     fn join(&self, first_deadline: Moment, limit: Duration) -> Option<Place<'_>> {
-        let mut line = self.0.lock();
-        if line.free > 0 {
-            line.free -= 1;
+        let mut queue = self.0.lock();
+        if queue.free > 0 {
+            queue.free -= 1;
             return None;
         }
-        line.arrivals += 1;
-        let turn = (first_deadline, line.arrivals);
+        queue.arrivals += 1;
+        let turn = (first_deadline, queue.arrivals);
         let (called, reached) = oneshot::channel();
-        line.waiting.insert(turn, Waiting { since: Instant::now(), limit, called });
+        queue.waiting.insert(turn, Waiting { since: Instant::now(), limit, called });
         Some(Place { limiter: self, turn, reached })
     }
 
@@ -90,23 +90,23 @@ impl RenewalLimiter {
     /// for as long as they would wait for their own answer.
     pub(super) fn silent(&self, error: &Error) {
         let now = Instant::now();
-        let mut line = self.0.lock();
-        let heard = line.heard;
+        let mut queue = self.0.lock();
+        let heard = queue.heard;
         let silent = |waiting: &Waiting| {
             let since = heard.map_or(waiting.since, |heard| heard.max(waiting.since));
             now.saturating_duration_since(since) >= waiting.limit
         };
-        let all = std::mem::take(&mut line.waiting).into_iter();
+        let all = std::mem::take(&mut queue.waiting).into_iter();
         let (turned_away, still_waiting) = all.partition(|(_, waiting)| silent(waiting));
-        line.waiting = still_waiting;
-        drop(line);
+        queue.waiting = still_waiting;
+        drop(queue);
         for Waiting { called, .. } in BTreeMap::into_values(turned_away) {
             let _ = called.send(Err(error.clone()));
         }
     }
 
     fn hand_on(&self) {
-        // Outside of the lock: a waker may look at the line again.
+        // Outside of the lock: a waker may look at the queue again.
         while let Some(next) = self.next() {
             if next.send(Ok(())).is_ok() {
                 return;
@@ -116,9 +116,9 @@ impl RenewalLimiter {
 
     /// Who goes next; if nobody waits, the permit is free.
     fn next(&self) -> Option<oneshot::Sender<Result<()>>> {
-        let mut line = self.0.lock();
-        let next = line.waiting.pop_first();
-        line.free += usize::from(next.is_none());
+        let mut queue = self.0.lock();
+        let next = queue.waiting.pop_first();
+        queue.free += usize::from(next.is_none());
         next.map(|(_, next)| next.called)
     }
 }
@@ -129,7 +129,7 @@ impl Drop for Permit<'_> {
     }
 }
 
-/// A place in line.
+/// A place in the queue.
 struct Place<'a> {
     limiter: &'a RenewalLimiter,
     turn: Turn,

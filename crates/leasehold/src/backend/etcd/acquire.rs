@@ -139,7 +139,7 @@ async fn acquire_alone(
     store.ledger.lock().forget(placed.claim.owner, store.clock.now());
     let message = match decision {
         None => "the sessions of this client end as fast as they are opened; try again",
-        Some(_) => "keys of this client's earlier claims are still in this line; try again",
+        Some(_) => "keys of this client's earlier claims are still in this queue; try again",
     };
     Err(Error::new(ErrorKind::Unavailable, message).not_applied())
 }

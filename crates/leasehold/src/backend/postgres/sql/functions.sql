@@ -106,7 +106,7 @@ begin
 end
 $$;
 
--- Takes each lock that is free; where asked, takes a place in line. `names` must be in order
+-- Takes each lock that is free; where asked, takes a place in the queue. `names` must be in order
 -- and without doubles. `states` is null when all were granted, else for each
 -- 0 granted, 1 held, 2 queued; then `proofs` and `terms` tell of the grants, the rest of holders.
 create or replace function leasehold.acquire(
@@ -217,7 +217,7 @@ begin
         lefts[i] := (date_part('epoch', here.expires - at) * 1000000)::bigint;
     end loop;
     if not safe then
-        -- A place in line may be lost in a crash: the waiter asks again.
+        -- A place in the queue may be lost in a crash: the waiter asks again.
         perform set_config('synchronous_commit', 'off', true);
     end if;
 end
@@ -365,7 +365,7 @@ begin
 end
 $$;
 
--- Out of the line, or out of the grant that just came.
+-- Out of the queue, or out of the grant that just came.
 create or replace function leasehold.leave(lock_name text, lock_owner bytea) returns void
 language plpgsql as $$
 declare
@@ -382,7 +382,7 @@ begin
 end
 $$;
 
--- Is it theirs? If not, it never will be: the bar is in the lock's own row, so that an
+-- Is it theirs? If not, it never will be: the tombstone is in the lock's own row, so that an
 -- acquire that waits for the row sees it, however old its view of the rest.
 create or replace function leasehold.settle(
     names text[], owners bytea[], ttls bigint[],

@@ -29,8 +29,8 @@ create table if not exists leasehold.locks (
     pid     integer,
     label   text,
     crowded boolean     not null default false, -- somebody may wait for it
-    barred  bytea[],                -- owners that were settled: they may not take it any more
-    bars    timestamptz[]           -- until when each of them is
+    barred  bytea[],                -- tombstones: owners that were settled may not take it any more
+    bars    timestamptz[]           -- until when each of them may not
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 1000);
 
 create table if not exists leasehold.waiters (

@@ -42,7 +42,7 @@ create table waiters (
 ) strict, without rowid;
 create unique index waiters_by_owner on waiters (lock, owner);
 
--- Owners that may not acquire any more, because they were settled.
+-- Tombstones: owners that may not acquire any more, because they were settled.
 create table bars (
     owner blob    primary key,
     until integer not null
