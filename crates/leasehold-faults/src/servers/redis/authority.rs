@@ -11,8 +11,8 @@ use crate::servers::free_port;
 
 const KEY: [&str; 6] = ["req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
 
-/// An authority and what it signed, in files: `ca.pem`, `server.pem` for 127.0.0.1 and
-/// `client.pem`, each with its `.key`.
+/// An authority and what it signed, in files: `ca.pem`, `server.pem` for 127.0.0.1, `expired.pem`
+/// for the same and `client.pem`, each with its `.key`.
 #[derive(Debug)]
 pub struct Authority(TempDir);
 
@@ -27,24 +27,32 @@ impl Authority {
         let subject = ["-subj", "/CN=an authority of this test", "-days", "2"];
         let own = ["-x509", "-keyout", "ca.key", "-out", "ca.pem"];
         authority.openssl(&[&KEY[..], &own, &subject])?;
-        authority.sign("server", "subjectAltName=IP:127.0.0.1")?;
-        authority.sign("client", "subjectAltName=DNS:client")?;
+        let now = || Command::new("openssl");
+        authority.sign(now(), "server", "subjectAltName=IP:127.0.0.1")?;
+        authority.sign(now(), "client", "subjectAltName=DNS:client")?;
+        let mut last_week = Command::new("faketime");
+        last_week.args(["1 week ago", "openssl"]);
+        authority.sign(last_week, "expired", "subjectAltName=IP:127.0.0.1")?;
         Ok(authority)
     }
 
-    /// A key and its certificate: `<name>.key`, `<name>.pem`.
-    fn sign(&self, name: &str, extension: &str) -> Result<()> {
+    /// A key and its certificate, valid for two days: `<name>.key`, `<name>.pem`.
+    fn sign(&self, openssl: Command, name: &str, extension: &str) -> Result<()> {
         let [key, request, signed] = ["key", "csr", "pem"].map(|end| format!("{name}.{end}"));
         let subject = format!("/CN={name}");
         self.openssl(&[&KEY[..], &["-keyout", &key, "-out", &request, "-subj", &subject]])?;
         std::fs::write(self.file("extension"), extension)?;
         let by = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"];
         let with = ["-extfile", "extension"];
-        self.openssl(&[&["x509", "-req", "-in", &request, "-out", &signed], &by[..], &with])
+        let sign = ["x509", "-req", "-in", &request, "-out", &signed];
+        self.run(openssl, &[&sign, &by[..], &with])
     }
 
     fn openssl(&self, words: &[&[&str]]) -> Result<()> {
-        let mut command = Command::new("openssl");
+        self.run(Command::new("openssl"), words)
+    }
+
+    fn run(&self, mut command: Command, words: &[&[&str]]) -> Result<()> {
         let output = command.args(words.concat()).current_dir(self.0.path()).output()?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(())
@@ -63,16 +71,23 @@ impl Authority {
     /// When it does not start.
     pub fn redis(&self, wants_clients: &str, options: &[&str]) -> Result<(Redis, u16)> {
         let port = free_port();
-        let file = |name| self.file(name).display().to_string();
-        let tls = [
-            ("--tls-port", port.to_string()),
-            ("--tls-cert-file", file("server.pem")),
-            ("--tls-key-file", file("server.key")),
-            ("--tls-ca-cert-file", file("ca.pem")),
-            ("--tls-auth-clients", wants_clients.to_owned()),
-        ];
-        let tls = tls.iter().flat_map(|(name, value)| [*name, value.as_str()]);
-        let all: Vec<_> = tls.chain(options.iter().copied()).collect();
+        let mut all = Vec::new();
+        for (name, value) in self.settings(port) {
+            all.extend([format!("--{name}"), value]);
+        }
+        all.extend(["--tls-auth-clients", wants_clients].map(str::to_owned));
+        let all: Vec<_> = all.iter().map(String::as_str).chain(options.iter().copied()).collect();
         Ok((Redis::start(&all)?, port))
+    }
+
+    /// What a server or a sentinel needs to listen on this port with its certificate.
+    pub(super) fn settings(&self, port: u16) -> [(&'static str, String); 4] {
+        let file = |name| self.file(name).display().to_string();
+        [
+            ("tls-port", port.to_string()),
+            ("tls-cert-file", file("server.pem")),
+            ("tls-key-file", file("server.key")),
+            ("tls-ca-cert-file", file("ca.pem")),
+        ]
     }
 }

@@ -1,13 +1,14 @@
 //! A Redis master with a replica, and three sentinels that watch over them.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 
-use super::Redis;
+use super::{Authority, Redis};
 use crate::servers::{ATTEMPTS, PATIENCE, Process, free_port};
 
 /// What the master is called.
@@ -21,11 +22,15 @@ pub struct RedisSentinel {
     /// The two servers; the first began as the master.
     pub servers: [Redis; 2],
     sentinels: Vec<Guard>,
+    /// The authority's certificate, if all of them speak TLS.
+    ca: Option<PathBuf>,
 }
 
 #[derive(Debug)]
 struct Guard {
     port: u16,
+    /// The same as `port` where nobody speaks TLS.
+    client_port: u16,
     process: Process,
     _folder: TempDir,
 }
@@ -37,17 +42,40 @@ impl RedisSentinel {
     ///
     /// When one of them does not start.
     pub fn start(options: &[&str]) -> Result<Self> {
+        Self::start_with(options, None)
+    }
+
+    /// The same over TLS, with certificates of this authority.
+    ///
+    /// # Errors
+    ///
+    /// When one of them does not start.
+    pub fn start_over_tls(authority: &Authority) -> Result<Self> {
+        Self::start_with(&["--tls-replication", "yes"], Some(authority))
+    }
+
+    fn start_with(options: &[&str], authority: Option<&Authority>) -> Result<Self> {
         let mut options = options.to_vec();
         options.extend(["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"]);
-        let master = Redis::start(&options)?;
-        let port = master.port().to_string();
+        let server = |options: &[&str]| match authority {
+            Some(authority) => authority.redis("no", options),
+            None => {
+                let server = Redis::start(options)?;
+                let port = server.port();
+                Ok((server, port))
+            }
+        };
+        let (master, port) = server(&options)?;
+        let port = port.to_string();
         options.extend(["--replicaof", "127.0.0.1", &port]);
-        let replica = Redis::start(&options)?;
+        let (replica, _) = server(&options)?;
         until("the replica follows", || {
             Ok(replica.cli(&["info", "replication"])?.contains("master_link_status:up"))
         })?;
-        let sentinels = (0..SENTINELS).map(|_| Guard::start(&port)).collect::<Result<_>>()?;
-        let deployment = Self { servers: [master, replica], sentinels };
+        let sentinels = (0..SENTINELS).map(|_| Guard::start(&port, authority));
+        let sentinels = sentinels.collect::<Result<_>>()?;
+        let ca = authority.map(|authority| authority.file("ca.pem"));
+        let deployment = Self { servers: [master, replica], sentinels, ca };
         for sentinel in &deployment.sentinels {
             until("the sentinels know each other", || {
                 let said = sentinel.cli(&["sentinel", "master", MASTER])?;
@@ -63,8 +91,12 @@ impl RedisSentinel {
     /// Its URL.
     pub fn url(&self) -> String {
         let hosts: Vec<_> =
-            self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.port)).collect();
-        format!("redis+sentinel://{}/{MASTER}", hosts.join(","))
+            self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.client_port)).collect();
+        let hosts = hosts.join(",");
+        match &self.ca {
+            None => format!("redis+sentinel://{hosts}/{MASTER}"),
+            Some(ca) => format!("rediss+sentinel://{hosts}/{MASTER}?ca={}", ca.display()),
+        }
     }
 
     /// The port of the present master, as the sentinels see it.
@@ -84,9 +116,17 @@ impl RedisSentinel {
     ///
     /// When one of them refuses.
     pub fn lock_sentinels(&self, password: &str) -> Result<()> {
-        let word = format!(">{password}");
+        self.set_sentinel_user(&["default", "resetpass", &format!(">{password}")])
+    }
+
+    /// Changes a user of the sentinels by these rules, or makes it.
+    ///
+    /// # Errors
+    ///
+    /// When one of them refuses.
+    pub fn set_sentinel_user(&self, rules: &[&str]) -> Result<()> {
         for sentinel in &self.sentinels {
-            let said = sentinel.cli(&["acl", "setuser", "default", "resetpass", &word])?;
+            let said = sentinel.cli(&[&["acl", "setuser"], rules].concat())?;
             if said != "OK" {
                 bail!("acl setuser: {said}");
             }
@@ -110,13 +150,21 @@ impl RedisSentinel {
 }
 
 impl Guard {
-    fn start(master: &str) -> Result<Self> {
+    fn start(master: &str, authority: Option<&Authority>) -> Result<Self> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let (folder, port) = (TempDir::new()?, free_port());
+            let (tls, client_port) = match authority {
+                None => (String::new(), port),
+                Some(authority) => {
+                    let port = free_port();
+                    let lines = authority.settings(port).map(|(name, is)| format!("{name} {is}\n"));
+                    (format!("tls-replication yes\ntls-auth-clients no\n{}", lines.concat()), port)
+                }
+            };
             let file = folder.path().join("sentinel.conf");
             let settings = format!(
-                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
+                "port {port}\n{tls}bind 127.0.0.1\ndir {}\nsentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
                  sentinel down-after-milliseconds {MASTER} 1000\n\
                  sentinel failover-timeout {MASTER} 5000\nsentinel parallel-syncs {MASTER} 1\n",
                 folder.path().display()
@@ -127,7 +175,7 @@ impl Guard {
             let ready =
                 || cli(port, &["sentinel", "master", MASTER]).is_ok_and(|said| !said.is_empty());
             match Process::start(command, &folder.path().join("log"), ready) {
-                Ok(process) => return Ok(Self { port, process, _folder: folder }),
+                Ok(process) => return Ok(Self { port, client_port, process, _folder: folder }),
                 Err(error) => last = Some(error),
             }
         }
