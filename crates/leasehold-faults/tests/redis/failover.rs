@@ -2,7 +2,7 @@
 
 use leasehold::{LeaseState, Locks};
 use leasehold_conformance::fixture::eventually;
-use leasehold_faults::servers::{Redis, RedisCluster, RedisSentinel};
+use leasehold_faults::servers::{Authority, Redis, RedisCluster, RedisSentinel};
 use tokio::time::timeout;
 
 use crate::client::{
@@ -50,6 +50,31 @@ async fn a_switch_by_sentinels_is_followed() {
     lease.release().await.unwrap();
     let next = timeout(FAIL_OVER, waiting).await.unwrap().unwrap().unwrap();
     assert!(next.token() > token);
+    assert_eq!(new.cli(&["get", "lock:a"]).unwrap(), next.owner().to_string());
+}
+
+/// All of them speak TLS, and the sentinels know us by a user of their own.
+#[tokio::test]
+async fn a_switch_by_sentinels_is_followed_over_tls() {
+    let authority = Authority::new().unwrap();
+    let servers = RedisSentinel::start_over_tls(&authority).unwrap();
+    servers.set_sentinel_user(&["watcher", "on", ">hush", "allchannels", "+@all"]).unwrap();
+    let url = format!("{}&sentinel-user=watcher&sentinel-password=hush", servers.url());
+    let (holder, waiter) = (connect(&url).await, connect(&url).await);
+    let lease = holder.lock("a").ttl(LONG).acquire().await.unwrap();
+    let waiting = acquire(waiter.lock("a").ttl(LONG));
+    until_waiters(&holder, "a", 1).await;
+    servers.fail_over().unwrap();
+    let [old, new] = &servers.servers;
+    let is = |server: &Redis, role: &str| {
+        server.cli(&["role"]).is_ok_and(|answer| answer.starts_with(role))
+    };
+    let switched = async || is(new, "master") && is(old, "slave");
+    after_fail_over("there is one master", switched).await;
+    let proved = async || lease.verify().await.is_ok();
+    after_fail_over("the lease is proved at the new master", proved).await;
+    lease.release().await.unwrap();
+    let next = timeout(FAIL_OVER, waiting).await.unwrap().unwrap().unwrap();
     assert_eq!(new.cli(&["get", "lock:a"]).unwrap(), next.owner().to_string());
 }
 

@@ -20,6 +20,8 @@ pub(super) mod owner_map;
 pub(super) mod reconnect;
 #[cfg(any(feature = "sqlite", feature = "remote"))]
 pub(super) mod time;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+pub(super) mod tls;
 pub(super) mod tombstone;
 #[cfg(feature = "remote")]
 pub(super) mod url;

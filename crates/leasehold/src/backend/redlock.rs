@@ -19,7 +19,7 @@ use super::kit::verbs::verbs;
 // All that it shares with one server of Redis.
 use super::redis::{
     admin::{REMEMBERED, Seen, lease, names_at},
-    connection::Connector,
+    connection::{Connector, Value},
     error::{Failure, unexpected},
     examine::{of_server, refuse_unsafe},
     info::Info,

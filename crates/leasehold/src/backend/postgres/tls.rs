@@ -6,15 +6,13 @@ use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, SignatureScheme};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::backend::kit::tls;
+use crate::error::{Error, Result};
 
 /// How much of a server's certificate is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,13 +29,12 @@ pub(super) fn connector(
     verification: Verification,
     roots: Option<&Path>,
 ) -> Result<MakeRustlsConnect> {
-    // Named, not installed: another crate may have brought a second provider.
-    let provider = Arc::new(ring::default_provider());
+    let provider = tls::provider();
     // As libpq does: with a root certificate, `require` verifies the chain.
     let chain = if verification == Verification::None && roots.is_none() {
         None
     } else {
-        let roots = Arc::new(known(roots)?);
+        let roots = Arc::new(tls::roots(roots, "sslrootcert")?);
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider.clone());
         Some(verifier.build().map_err(unusable)?)
     };
@@ -54,28 +51,9 @@ pub(super) fn connector(
     Ok(MakeRustlsConnect::new(config))
 }
 
-fn known(roots: Option<&Path>) -> Result<RootCertStore> {
-    let mut store = RootCertStore::empty();
-    match roots {
-        Some(path) => {
-            for certificate in CertificateDer::pem_file_iter(path).map_err(unusable)? {
-                store.add(certificate.map_err(unusable)?).map_err(unusable)?;
-            }
-        }
-        None => {
-            store.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    if store.is_empty() {
-        let message = "no root certificate to verify the server by: name one with sslrootcert=FILE";
-        return Err(Error::new(ErrorKind::Refused, message));
-    }
-    Ok(store)
-}
-
 fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     let message = format!("TLS cannot be set up: {error}; look at sslrootcert");
-    Error::new(ErrorKind::Invalid, message).caused_by(error)
+    Error::invalid(message).caused_by(error)
 }
 
 /// Checks less than the whole: only the chain, or nothing.

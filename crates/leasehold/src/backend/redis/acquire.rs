@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
-
 use super::RedisStore;
+use super::connection::Value;
 use super::error::unexpected;
 use super::hold::{proof, replicate};
 use super::keys::Companion::{Queue, Record as RecordKey};

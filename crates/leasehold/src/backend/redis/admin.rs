@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
-
 use super::RedisStore;
+use super::connection::Value;
 use super::error::unexpected;
 pub(super) use super::examine::examine;
 use super::keys::Companion::{Forced as ForcedKey, Queue, Record as RecordKey};

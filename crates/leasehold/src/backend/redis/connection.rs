@@ -1,37 +1,73 @@
-//! Connections to servers: our own, or the driver's where TLS or a sentinel is behind them.
+//! Connections to servers and sentinels, over TLS or not: opened, signed in, asked.
 //!
-//! Nothing else knows of the two. The driver's futures are large, and would make those of all
-//! requests so: they are boxed.
+//! Nothing outside of this folder knows the protocol or TLS.
 
-use std::fs;
-use std::path::Path;
+use std::io;
+use std::slice;
 use std::sync::Arc;
 
-use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
-use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo,
-    ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisResult, TlsCertificates, Value,
-};
+use rustls::ClientConfig;
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
-use super::script::Request;
 use super::url::{Host, Login, Settings};
 use super::waiters::Waiters;
+use crate::backend::kit;
 use crate::clock::Clock;
-use crate::error::{Error, ErrorKind, Result};
-use own::OwnConnection;
-pub(super) use own::{Heard, OnHeard};
+use crate::error::Result;
+pub(super) use request::Request;
+use socket::{Answer, Socket};
+pub(super) use socket::{Heard, OnHeard};
+use tls::Layer;
+pub(crate) use value::{Refusal, Value};
 
-mod own;
+mod request;
 mod resp;
+mod socket;
+mod tls;
+mod value;
 
-/// The most requests that wait for the driver's task.
-const PIPELINE: usize = 1024;
+/// Why there is no answer.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum ConnectionError {
+    /// The connection is as good as before.
+    #[error("{0}")]
+    Refused(Refusal),
+    #[error("{0}")]
+    Io(Arc<io::Error>),
+    #[error("{0}")]
+    Tls(#[from] rustls::Error),
+    #[error("the server ended the connection")]
+    Closed,
+    #[error("the server said something that is none of the protocol's, or answers nothing")]
+    Garbage,
+    /// Servers before Redis 6 speak no RESP3. (They repeat the password when they say so.)
+    #[error("the server knows no HELLO")]
+    NoHello,
+    #[error("no certificate can have this name")]
+    NoName,
+}
+
+impl From<io::Error> for ConnectionError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(Arc::new(error))
+    }
+}
+
+/// Who is connected to. Each has a user and a password of its own in the URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// They are before the `@`.
+    Server,
+    /// They are options.
+    Sentinel,
+}
 
 /// What every connection of a store needs.
 pub(crate) struct Connector {
     pub(super) settings: Settings,
-    certificates: Option<TlsCertificates>,
+    tls: Option<Arc<ClientConfig>>,
     pub(super) clock: Clock,
     pub(super) waiters: Arc<Waiters>,
 }
@@ -42,149 +78,127 @@ impl Connector {
         clock: &Clock,
         waiters: &Arc<Waiters>,
     ) -> Result<Arc<Self>> {
-        let certificates = match &settings.tls {
-            None => None,
-            Some(tls) => {
-                // This fails if a provider is installed already; that one is used then.
-                let _ = rustls::crypto::ring::default_provider().install_default();
-                let client_tls = match &tls.identity {
-                    None => None,
-                    Some((certificate, key)) => Some(ClientTlsConfig {
-                        client_cert: read(certificate)?,
-                        client_key: read(key)?,
-                    }),
-                };
-                let root_cert = tls.ca.as_deref().map(read).transpose()?;
-                Some(TlsCertificates { client_tls, root_cert })
-            }
-        };
+        let tls = settings.tls.as_ref().map(kit::tls::client).transpose()?;
         let (settings, clock, waiters) = (settings.clone(), clock.clone(), waiters.clone());
-        Ok(Arc::new(Self { settings, certificates, clock, waiters }))
+        Ok(Arc::new(Self { settings, tls, clock, waiters }))
     }
 
-    /// The way to a server of the store.
-    pub(super) fn to_server(&self, host: &Host) -> RedisResult<Client> {
-        let redis = signed_in(&self.settings.login).set_db(self.settings.database);
-        self.client(host, redis.set_protocol(ProtocolVersion::RESP3))
-    }
-
-    /// The way to a sentinel, in the protocol that all of them speak.
-    pub(super) fn to_sentinel(&self, host: &Host) -> RedisResult<Client> {
-        self.client(host, signed_in(&self.settings.sentinel_login))
-    }
-
-    fn client(&self, host: &Host, redis: RedisConnectionInfo) -> RedisResult<Client> {
-        let (host, port) = (host.name.clone(), host.port);
-        let address = match self.certificates {
-            None => ConnectionAddr::Tcp(host, port),
-            Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
-        };
-        let tcp = TcpSettings::default().set_nodelay(true);
-        let info = address.into_connection_info()?.set_tcp_settings(tcp).set_redis_settings(redis);
-        match &self.certificates {
-            None => Client::open(info),
-            Some(certificates) => Client::build_with_tls(info, certificates.clone()),
-        }
-    }
-
-    /// Connects to a server, or to a sentinel, which sends no messages.
+    /// Connects, and signs in.
     pub(super) async fn connect(
         &self,
-        client: &Client,
-        on_heard: Option<OnHeard>,
-    ) -> RedisResult<Connection> {
-        let info = client.get_connection_info();
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.settings.timeout))
-            // The core times every request itself.
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(PIPELINE);
-        let config = match (info.addr(), on_heard) {
-            (ConnectionAddr::Tcp(host, port), Some(on_heard)) => {
-                let address = (host.as_str(), *port);
-                let opening = OwnConnection::open(address, info.redis_settings(), on_heard);
-                return opening.await.map(Connection::Own);
-            }
-            (_, Some(on_heard)) => config.set_push_sender(pushed_to(on_heard)),
-            (_, None) => config,
+        host: &Host,
+        peer: Peer,
+        on_heard: OnHeard,
+    ) -> Result<Connection, ConnectionError> {
+        let (login, database) = match peer {
+            Peer::Server => (&self.settings.login, self.settings.database),
+            Peer::Sentinel => (&self.settings.sentinel_login, 0),
         };
-        let connecting = client.get_multiplexed_async_connection_with_config(&config);
-        connecting.await.map(Connection::Driver)
+        let layer = self.tls.as_ref().map(|config| Layer::new(config, &host.name)).transpose()?;
+        let stream = TcpStream::connect((host.name.as_str(), host.port)).await?;
+        let connection = Connection::on(stream, layer, on_heard)?;
+        connection.sign_in(login, database).await?;
+        Ok(connection)
     }
 }
 
-/// Passes on what a server pushes to the driver's connection.
-fn pushed_to(on_heard: OnHeard) -> impl Fn(PushInfo) -> Result<(), ()> {
-    move |push| {
-        match push.kind {
-            PushKind::Message | PushKind::SMessage => {
-                if let Some(Value::BulkString(message)) = push.data.get(1) {
-                    on_heard(Heard::Message(message));
-                }
-            }
-            // Nobody here unsubscribes: a slot has moved, and the driver takes this for the
-            // answer to a request. What comes after it cannot be trusted.
-            PushKind::Disconnection | PushKind::Unsubscribe | PushKind::SUnsubscribe => {
-                on_heard(Heard::Ended);
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-fn signed_in(login: &Login) -> RedisConnectionInfo {
-    let version = env!("CARGO_PKG_VERSION");
-    let mut info = RedisConnectionInfo::default().set_lib_name("leasehold", version);
-    if let Some(user) = &login.user {
-        info = info.set_username(user);
-    }
-    if let Some(password) = &login.password {
-        info = info.set_password(password);
-    }
-    info
-}
-
-fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path).map_err(|error| {
-        let message = format!("cannot read {}", path.display());
-        Error::new(ErrorKind::Invalid, message).caused_by(error)
-    })
-}
-
+/// A connection. It ends with its last clone.
 #[derive(Clone)]
-pub(crate) enum Connection {
-    Own(OwnConnection),
-    Driver(MultiplexedConnection),
+pub(crate) struct Connection(Arc<Handle>);
+
+struct Handle {
+    socket: Arc<Socket>,
+    /// Reading and writing, which end with it.
+    _tasks: JoinSet<()>,
 }
 
 impl Connection {
-    /// Asks once.
-    pub(super) async fn ask(&mut self, request: &Request) -> RedisResult<Value> {
-        match self {
-            Self::Own(own) => own.ask(request).await,
-            Self::Driver(driver) => Box::pin(request.command().query_async(driver)).await,
+    fn on(
+        stream: TcpStream,
+        tls: Option<Layer>,
+        on_heard: OnHeard,
+    ) -> Result<Self, ConnectionError> {
+        stream.set_nodelay(true)?;
+        let (read, half) = stream.into_split();
+        let socket = Socket::new(half, tls, on_heard);
+        socket.greet()?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(socket.clone().read(read));
+        tasks.spawn(socket.clone().write());
+        Ok(Self(Arc::new(Handle { socket, _tasks: tasks })))
+    }
+
+    async fn sign_in(&self, login: &Login, database: i64) -> Result<(), ConnectionError> {
+        let mut hello = vec!["HELLO", "3"];
+        if let Some(password) = &login.password {
+            hello.extend(["AUTH", login.user.as_deref().unwrap_or("default"), password]);
         }
+        let greeting = self.send(&Request::of(&hello))?;
+        let selected = match database {
+            0 => None,
+            database => Some(self.send(&Request::of(&["SELECT", &database.to_string()]))?),
+        };
+        let names = [("LIB-NAME", "leasehold"), ("LIB-VER", env!("CARGO_PKG_VERSION"))];
+        let named =
+            names.map(|(what, name)| self.send(&Request::of(&["CLIENT", "SETINFO", what, name])));
+        self.answer(greeting).await.map_err(no_hello)?;
+        if let Some(selected) = selected {
+            self.answer(selected).await?;
+        }
+        for answer in named {
+            match self.answer(answer?).await {
+                // Servers before 7.2 know no such thing.
+                Ok(_) | Err(ConnectionError::Refused(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks once. Dropped, it is still asked, and the answer is for nobody.
+    pub(super) async fn ask(&self, request: &Request) -> Result<Value, ConnectionError> {
+        self.answer(self.send(request)?).await
     }
 
     /// Asks in this order, with nothing between.
-    pub(super) async fn ask_all(&mut self, requests: &[Request]) -> RedisResult<Vec<Value>> {
-        match self {
-            Self::Own(own) => own.ask_all(requests).await,
-            Self::Driver(driver) => {
-                let mut commands = redis::pipe();
-                for request in requests {
-                    commands.add_command(request.command());
-                }
-                Box::pin(async move { commands.query_async(driver).await }).await
-            }
+    pub(super) async fn ask_all(
+        &self,
+        requests: &[Request],
+    ) -> Result<Vec<Value>, ConnectionError> {
+        let (tell, told): (Vec<_>, Vec<_>) = requests.iter().map(|_| oneshot::channel()).unzip();
+        self.0.socket.send(tell, requests)?;
+        let mut answers = Vec::with_capacity(requests.len());
+        for answer in told {
+            answers.push(self.answer(answer).await);
         }
+        answers.into_iter().collect()
     }
 
-    pub(super) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
-        match self {
-            Self::Own(own) => own.ask(&Request::of(&["SUBSCRIBE", channel])).await.map(drop),
-            Self::Driver(driver) => Box::pin(driver.subscribe(channel)).await,
-        }
+    fn send(&self, request: &Request) -> Result<oneshot::Receiver<Answer>, ConnectionError> {
+        let (tell, told) = oneshot::channel();
+        self.0.socket.send([tell], slice::from_ref(request))?;
+        Ok(told)
+    }
+
+    async fn answer(&self, told: oneshot::Receiver<Answer>) -> Result<Value, ConnectionError> {
+        told.await.map_err(|_| self.0.socket.why())?.map_err(ConnectionError::Refused)
     }
 }
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.socket.drop_quietly();
+    }
+}
+
+fn no_hello(error: ConnectionError) -> ConnectionError {
+    match error {
+        ConnectionError::Refused(said) if said.detail().starts_with("unknown command") => {
+            ConnectionError::NoHello
+        }
+        error => error,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
 //! What Redis says, in the words of this library: above all, whether it did it anyway.
 
-use redis::{ErrorKind as Cause, RedisError};
+use rustls::{AlertDescription, CertificateError};
 
+use super::connection::{ConnectionError, Peer, Refusal};
 use super::url::Host;
 use crate::error::{Error, ErrorKind};
 
@@ -11,16 +12,16 @@ pub(crate) enum Failure {
     /// It was never sent.
     NotSent(Error),
     /// The server refused it.
-    Refused(RedisError),
+    Refused(Refusal),
     /// The connection ended, or nobody answered in time.
     Unanswered(Error),
 }
 
 impl Failure {
-    pub(super) fn of(error: RedisError) -> Self {
-        match error.kind() {
-            Cause::Server(_) | Cause::Extension => Self::Refused(error),
-            _ => {
+    pub(super) fn of(error: ConnectionError) -> Self {
+        match error {
+            ConnectionError::Refused(refusal) => Self::Refused(refusal),
+            error => {
                 let message = "the connection to the server ended before it answered";
                 let error = Error::new(ErrorKind::Unreachable, message).caused_by(error);
                 Self::Unanswered(error)
@@ -36,7 +37,7 @@ impl Failure {
     /// What the server refused it for, in one word.
     pub(super) fn code(&self) -> Option<&str> {
         match self {
-            Self::Refused(error) => code_of(error),
+            Self::Refused(error) => Some(code_of(error)),
             Self::NotSent(_) | Self::Unanswered(_) => None,
         }
     }
@@ -54,24 +55,26 @@ impl From<Failure> for Error {
 /// What a server refused a request for, in one word. Redis 6 says `ERR` of all that a command in a
 /// script was refused for, and puts the word behind the place in the script; where the user may not
 /// run such a command, Redis 7 says `ERR` as well.
-fn code_of(error: &RedisError) -> Option<&str> {
-    let code = error.code()?;
-    let Some(detail) = error.detail().filter(|_| code == "ERR") else { return Some(code) };
+fn code_of(error: &Refusal) -> &str {
+    let (code, detail) = (error.code(), error.detail());
+    if code != "ERR" {
+        return code;
+    }
     if detail.contains("The user executing the script can't") {
-        return Some("NOPERM");
+        return "NOPERM";
     }
     // Error running script (call to f_…): @user_script:7: @user_script: 7: -OOM command not …
     let met = detail.strip_prefix("Error running script (call to ");
     let said = met.and_then(|met| met.rsplit_once("@user_script")?.1.split_once(": -"));
     let word = said.and_then(|(_, said)| said.split(' ').next()).unwrap_or_default();
     let is_code = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_uppercase());
-    Some(if is_code { word } else { code })
+    if is_code { word } else { code }
 }
 
 /// A refusal by the server. All but the last two come before a script's first write.
-fn refused(error: RedisError) -> Error {
+fn refused(error: Refusal) -> Error {
     use ErrorKind::{Unavailable, Unusable};
-    let (kind, advice) = match code_of(&error).unwrap_or_default() {
+    let (kind, advice) = match code_of(&error) {
         "READONLY" => (
             Unavailable,
             "this server is a replica (a fail-over?): connect to the master, or through Sentinel",
@@ -110,16 +113,7 @@ fn refused(error: RedisError) -> Error {
     Error::new(kind, advice).not_applied().caused_by(error)
 }
 
-/// Where the URL has the user and the password for a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Login {
-    /// Before the `@`.
-    Server,
-    /// In options of their own.
-    Sentinel,
-}
-
-impl Login {
+impl Peer {
     /// What to say of a server that wants a password, where the URL has none.
     pub(super) fn missing(self, host: &Host) -> String {
         match self {
@@ -150,26 +144,65 @@ impl Login {
 }
 
 /// Why there is no connection: nothing was sent.
-pub(super) fn not_connected(host: &Host, login: Login, error: RedisError) -> Error {
+pub(super) fn not_connected(host: &Host, peer: Peer, error: ConnectionError) -> Error {
     use ErrorKind::{Unreachable, Unusable};
     let there_is_none = || format!("cannot connect to {host}");
-    let (kind, message) = match (code_of(&error), error.kind()) {
-        (Some("NOAUTH"), _) => (Unusable, login.missing(host)),
-        (Some("WRONGPASS"), _) | (_, Cause::AuthenticationFailed) => (Unusable, login.wrong(host)),
-        (Some("NOPERM"), _) => {
-            let message = format!(
-                "the user in the URL may not do what every connection to {host} begins with: see \
-                 the permissions in the documentation of this store"
-            );
-            (Unusable, message)
-        }
-        (_, Cause::InvalidClientConfig) => (Unusable, there_is_none()),
-        (_, Cause::RESP3NotSupported) => {
+    let (kind, message) = match &error {
+        ConnectionError::Refused(refusal) => match code_of(refusal) {
+            "NOAUTH" => (Unusable, peer.missing(host)),
+            "WRONGPASS" => (Unusable, peer.wrong(host)),
+            "NOPERM" => {
+                let message = format!(
+                    "the user in the URL may not do what every connection to {host} begins with: \
+                     see the permissions in the documentation of this store"
+                );
+                (Unusable, message)
+            }
+            _ => (Unreachable, there_is_none()),
+        },
+        ConnectionError::NoHello => {
             (Unusable, format!("{host} is older than Redis 6.0.6, which is the least that works"))
         }
+        ConnectionError::NoName => {
+            let message = format!("{host} cannot be verified: no certificate can have its name");
+            (Unusable, message)
+        }
+        ConnectionError::Tls(error) => (Unreachable, no_tls(host, error)),
         _ => (Unreachable, there_is_none()),
     };
     Error::new(kind, message).not_applied().caused_by(error)
+}
+
+/// Why there is no connection over TLS.
+fn no_tls(host: &Host, error: &rustls::Error) -> String {
+    use rustls::Error::{AlertReceived, InvalidCertificate, InvalidMessage};
+    let certificate = format!("the certificate of {host}");
+    match error {
+        // (An authority of the same name is tried.)
+        InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
+            format!(
+                "{certificate} is signed by nobody we trust: name a file of its authority with ca="
+            )
+        }
+        InvalidCertificate(
+            CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. },
+        ) => format!("{certificate} is not valid now: renew it, or set the clocks right ({error})"),
+        InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => {
+            format!("{certificate} is for another name: write one that it has in the URL ({error})")
+        }
+        AlertReceived(AlertDescription::CertificateRequired) => {
+            format!("{host} wants a certificate of its clients: name one with cert= and key=")
+        }
+        InvalidMessage(_) => {
+            format!("{host} does not speak TLS: name its TLS port, or write redis:// for rediss://")
+        }
+        _ => format!("cannot connect to {host} over TLS: {error}"),
+    }
 }
 
 /// An answer that no script of ours gives.
@@ -184,8 +217,7 @@ mod tests {
     use crate::error::Outcome;
 
     fn failure(answer: &str) -> Failure {
-        let value = redis::parse_redis_value(format!("-{answer}\r\n").as_bytes()).unwrap();
-        Failure::of(value.extract_error().unwrap_err())
+        Failure::of(ConnectionError::Refused(Refusal::new(answer.as_bytes())))
     }
 
     /// What Redis 6 and Redis 7 answer when a command in a script is refused.

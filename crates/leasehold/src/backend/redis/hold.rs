@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
-
 use super::RedisStore;
+use super::connection::Value;
 use super::keys::Companion::{Forced as ForcedKey, Queue, Record};
 use super::script::{Call, REASON, RELEASE, RENEW, items, millis, number, parts, text};
 use super::topology::Located;

@@ -1,13 +1,13 @@
 //! The scripts, calls of them, and what they answer. Each text lives in a file of its own.
 
 use std::fmt::{self, Write as _};
-use std::io::Write as _;
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use redis::{Cmd, Value};
+use sha1_smol::Sha1;
 
+use super::connection::{Request, Value};
 use super::error::unexpected;
 use super::keys::{Companion, Keys};
 use super::layout;
@@ -70,7 +70,7 @@ pub(crate) struct Script {
 impl Script {
     pub(crate) fn new(text: &str) -> Self {
         let text = layout::fill(text);
-        let hash = redis::Script::new(&text).get_hash().to_owned();
+        let hash = Sha1::from(&text).digest().to_string();
         Self { text, hash }
     }
 }
@@ -87,7 +87,7 @@ pub(crate) struct Call {
 impl Call {
     /// A call with this many keys, which come next, and then the arguments.
     pub(crate) fn new(script: &'static Script, slot: u16, keys: usize) -> Self {
-        let request = Request { words: 0, bytes: Vec::with_capacity(128 + 128 * keys) };
+        let request = Request::with_capacity(128 + 128 * keys);
         let mut call = Self { script, slot, request, word: String::with_capacity(128) };
         call.arg("EVALSHA").arg(&script.hash).arg(keys);
         call
@@ -136,51 +136,6 @@ impl Call {
     }
 }
 
-/// A request as it travels: written once, in the words of the protocol.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Request {
-    words: usize,
-    bytes: Vec<u8>,
-}
-
-impl Request {
-    /// A request of these words.
-    pub(super) fn of(words: &[&str]) -> Self {
-        let mut request = Self::default();
-        words.iter().for_each(|word| request.word(word.as_bytes()));
-        request
-    }
-
-    fn word(&mut self, word: &[u8]) {
-        self.words += 1;
-        // A `Vec` takes everything.
-        let _ = write!(self.bytes, "${}\r\n", word.len());
-        self.bytes.extend_from_slice(word);
-        self.bytes.extend_from_slice(b"\r\n");
-    }
-
-    /// Appends it to what is sent.
-    pub(super) fn write(&self, bytes: &mut Vec<u8>) {
-        bytes.reserve(24 + self.bytes.len());
-        let _ = write!(bytes, "*{}\r\n", self.words);
-        bytes.extend_from_slice(&self.bytes);
-    }
-
-    /// The same for the driver.
-    pub(super) fn command(&self) -> Cmd {
-        let mut command = Cmd::with_capacity(self.words, self.bytes.len());
-        let mut rest = &self.bytes[..];
-        while let Some(end) = rest.iter().position(|&byte| byte == b'\r') {
-            let digits = &rest[1..end];
-            let length = digits.iter().fold(0, |sum, &digit| 10 * sum + usize::from(digit - b'0'));
-            let word = end + 2;
-            command.arg(&rest[word..word + length]);
-            rest = &rest[word + length + 2..];
-        }
-        command
-    }
-}
-
 /// As Redis counts: whole milliseconds, never more than were asked for.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
@@ -215,8 +170,7 @@ pub(super) fn token(number: i64) -> Result<Token> {
 
 pub(crate) fn text(value: &Value) -> Result<&str> {
     match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).map_err(|_| unexpected()),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Ok(text),
+        Value::Bytes(bytes) => std::str::from_utf8(bytes).map_err(|_| unexpected()),
         _ => Err(unexpected()),
     }
 }
@@ -224,7 +178,7 @@ pub(crate) fn text(value: &Value) -> Result<&str> {
 /// What a key of another may hold need not be text.
 pub(crate) fn bytes(value: &Value) -> Result<&[u8]> {
     match value {
-        Value::BulkString(bytes) => Ok(bytes),
+        Value::Bytes(bytes) => Ok(bytes),
         _ => Err(unexpected()),
     }
 }
@@ -290,7 +244,9 @@ mod tests {
         let owner = Owner::random();
         let mut call = Call::new(&LEAVE, 0, 0);
         call.arg(owner);
-        let packed = String::from_utf8(call.request.command().get_packed_command()).unwrap();
+        let mut packed = Vec::new();
+        call.request.write(&mut packed);
+        let packed = String::from_utf8(packed).unwrap();
         assert!(packed.ends_with(&format!("$32\r\n{owner}\r\n")), "{packed}");
     }
 
@@ -299,7 +255,7 @@ mod tests {
     fn every_script_says_what_it_takes() {
         for (_, script) in ALL {
             assert!(script.text.contains("-- KEYS  "), "{}", script.text);
-            assert_eq!(script.hash.len(), 40);
+            assert_eq!(script.hash, redis::Script::new(&script.text).get_hash());
         }
     }
 
@@ -308,19 +264,6 @@ mod tests {
         for (name, script) in ALL {
             assert!(!script.text.contains('@'), "{name}");
         }
-    }
-
-    #[test]
-    fn it_is_what_the_driver_would_send() {
-        let long = "x\r\n$3".repeat(300);
-        let request = Request::of(&["EVALSHA", "", "größe", &long, &u64::MAX.to_string()]);
-        let mut command = redis::cmd("EVALSHA");
-        command.arg("").arg("größe").arg(&long).arg(u64::MAX);
-        let mut bytes = b"before".to_vec();
-        request.write(&mut bytes);
-        let expected = command.get_packed_command();
-        assert_eq!(&bytes[6..], &expected[..]);
-        assert_eq!(request.command().get_packed_command(), expected);
     }
 
     #[test]
@@ -337,7 +280,7 @@ mod tests {
         let owner = Owner::random();
         let text = format!("77 1000000 {owner} P:c {}", encode_holder(&Holder::this_process()));
         let read = |text: &str, holds: &[u8]| {
-            let record = Value::BulkString(text.as_bytes().to_vec());
+            let record = Value::Bytes(text.as_bytes().to_vec());
             Record::of(&record, holds, |owner| owner.parse().ok())
         };
         let known = read(&text, owner.to_string().as_bytes()).unwrap();

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::{Client, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::connection::{Connection, Connector, Heard, OnHeard};
-use super::error::{Failure, Login, not_connected};
-use super::script::{Call, Request, Script, text};
+use super::connection::{
+    Connection, ConnectionError, Connector, Heard, OnHeard, Peer, Request, Value,
+};
+use super::error::{Failure, not_connected};
+use super::script::{Call, Script, text};
 use super::url::Host;
 use crate::backend::kit::reconnect::{Connected, Reconnect};
 use crate::error::{Error, ErrorKind, Result};
@@ -31,7 +32,6 @@ const FORGETS: &str = "-";
 /// One server.
 pub(crate) struct Server {
     pub(crate) host: Host,
-    client: Client,
     connector: Arc<Connector>,
     role: Role,
     present: Reconnect<Live>,
@@ -88,21 +88,15 @@ impl Connected for Live {
 }
 
 impl Server {
-    pub(crate) fn new(connector: &Arc<Connector>, host: &Host, role: Role) -> Result<Arc<Self>> {
-        let (client, login) = match role {
-            Role::Sentinel => (connector.to_sentinel(host), Login::Sentinel),
-            _ => (connector.to_server(host), Login::Server),
-        };
-        let client = client.map_err(|error| not_connected(host, login, error))?;
-        Ok(Arc::new(Self {
+    pub(crate) fn new(connector: &Arc<Connector>, host: &Host, role: Role) -> Arc<Self> {
+        Arc::new(Self {
             host: host.clone(),
-            client,
             present: Reconnect::new(connector.clock.clone(), FAILS_FAST_FOR),
             connector: connector.clone(),
             role,
             connected_before: AtomicBool::new(false),
             reorderings: AtomicU64::new(0),
-        }))
+        })
     }
 
     /// While this stays the same, requests arrive in the order in which they are sent. It
@@ -149,7 +143,7 @@ impl Server {
     /// Asks the server, once.
     async fn ask(self: &Arc<Self>, request: &Request) -> Result<Value, Failure> {
         let live = self.live().await.map_err(Failure::NotSent)?;
-        let mut asked = Asked { server: self, live, answered: false };
+        let asked = Asked { server: self, live, answered: false };
         let answer = asked.live.connection.ask(request).await;
         asked.answered(answer)
     }
@@ -175,19 +169,19 @@ impl Server {
         live: Live,
         requests: &[Request],
     ) -> Result<Vec<Value>, Failure> {
-        let mut asked = Asked { server: self, live, answered: false };
+        let asked = Asked { server: self, live, answered: false };
         let answer = asked.live.connection.ask_all(requests).await;
         asked.answered(answer)
     }
 
     /// Subscribes this connection to a channel of a shard. The connection survives a refusal.
-    pub(super) async fn listen(&self, live: &mut Live, channel: &str) -> Result<(), Failure> {
+    pub(super) async fn listen(&self, live: &Live, channel: &str) -> Result<(), Failure> {
         match live.connection.ask(&Request::of(&["SSUBSCRIBE", channel])).await {
             Ok(_) => Ok(()),
-            Err(error) if error.code().is_some() => Err(Failure::of(error)),
+            Err(error @ ConnectionError::Refused(_)) => Err(Failure::of(error)),
             Err(error) => {
                 self.give_up(live);
-                Err(Failure::NotSent(not_connected(&self.host, Login::Server, error)))
+                Err(Failure::NotSent(not_connected(&self.host, Peer::Server, error)))
             }
         }
     }
@@ -225,13 +219,13 @@ impl Server {
 
     async fn connect(&self) -> Result<Live> {
         let health = Arc::<Health>::default();
-        let (login, on_heard) = match self.role {
-            Role::Sentinel => (Login::Sentinel, None),
-            _ => (Login::Server, Some(self.on_heard(&health))),
+        let peer = match self.role {
+            Role::Sentinel => Peer::Sentinel,
+            _ => Peer::Server,
         };
-        let failed = |error| not_connected(&self.host, login, error);
-        let connecting = self.connector.connect(&self.client, on_heard);
-        let mut connection = connecting.await.map_err(failed)?;
+        let failed = |error| not_connected(&self.host, peer, error);
+        let connecting = self.connector.connect(&self.host, peer, self.on_heard(&health));
+        let connection = connecting.await.map_err(failed)?;
         if let Role::Master { .. } = self.role {
             let said = connection.ask(&Request::of(&["ROLE"])).await.map_err(failed)?;
             if !is_master(&said) {
@@ -241,7 +235,7 @@ impl Server {
         }
         let mut keeps = FORGETS;
         if let Role::Voter { marker, standing, .. } = &self.role {
-            keeps = if keeps_every_write(&mut connection).await { KEEPS } else { FORGETS };
+            keeps = if keeps_every_write(&connection).await { KEEPS } else { FORGETS };
             let mut arrival = Call::new(standing, 0, 1);
             arrival.arg(marker).arg("arrive").arg("").arg(keeps);
             connection.ask_all(&arrival.with_script()).await.map_err(failed)?;
@@ -250,19 +244,23 @@ impl Server {
         | Role::Master { channel }
         | Role::Voter { channel, .. } = &self.role
         {
-            connection.subscribe(channel).await.map_err(failed)?;
+            connection.ask(&Request::of(&["SUBSCRIBE", channel])).await.map_err(failed)?;
         }
         Ok(Live { connection, health, keeps })
     }
 
-    /// Passes messages on to the waiters, and notes the end of the connection.
+    /// Passes messages on to the waiters, and notes the end of the connection. (That to a sentinel
+    /// is nothing to them.)
     fn on_heard(&self, health: &Arc<Health>) -> OnHeard {
         let (waiters, health) = (self.connector.waiters.clone(), health.clone());
+        let grants = !matches!(self.role, Role::Sentinel);
         Box::new(move |heard| match heard {
             Heard::Message(message) => waiters.heard(message),
             Heard::Ended => {
                 health.ended.store(true, Ordering::Release);
-                waiters.disconnected();
+                if grants {
+                    waiters.disconnected();
+                }
             }
         })
     }
@@ -273,7 +271,7 @@ impl Server {
         if !live.is_open() || live.health.probed.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (server, mut live) = (self.clone(), live.clone());
+        let (server, live) = (self.clone(), live.clone());
         runtime.spawn(async move {
             let ping = Request::of(&["PING"]);
             let asking = live.connection.ask(&ping);
@@ -296,7 +294,7 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    fn answered<T>(mut self, answer: RedisResult<T>) -> Result<T, Failure> {
+    fn answered<T>(mut self, answer: Result<T, ConnectionError>) -> Result<T, Failure> {
         self.answered = true;
         answer.map_err(|error| {
             let failure = Failure::of(error);
@@ -324,7 +322,7 @@ impl fmt::Debug for Server {
 }
 
 /// Whether the server syncs every write before it answers. If it does not tell, it may not.
-async fn keeps_every_write(connection: &mut Connection) -> bool {
+async fn keeps_every_write(connection: &Connection) -> bool {
     let wanted =
         [("appendonly", "yes"), ("appendfsync", "always"), ("no-appendfsync-on-rewrite", "no")];
     for (setting, wanted) in wanted {

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use redis::Value;
 
-use super::connection::Connector;
+use super::connection::{Connector, Value};
 use super::keys::Keys;
 use super::script::Call;
 use super::session::{Role, Server};
@@ -47,15 +46,15 @@ impl Topology {
             Deployment::Single => {
                 let host = &settings.hosts[0];
                 let role = Role::Everything { channel: channel.clone() };
-                let server = Server::new(&connector, host, role)?;
-                let replicas = Replicas::new(Server::new(&connector, host, Role::Requests)?);
+                let server = Server::new(&connector, host, role);
+                let replicas = Replicas::new(Server::new(&connector, host, Role::Requests));
                 Ok(Self::Single { server, replicas, channel })
             }
             Deployment::Independent => {
                 Err(Error::invalid("independent nodes are a redlock: open it as one"))
             }
             Deployment::Sentinel { master } => {
-                Sentinel::new(connector, &settings.hosts, master, channel).map(Self::Sentinel)
+                Ok(Self::Sentinel(Sentinel::new(connector, &settings.hosts, master, channel)))
             }
             Deployment::Cluster => {
                 let cluster = Cluster::open(connector, &settings.hosts, channel).await?;

@@ -1,6 +1,5 @@
 //! What a URL says about a Redis store. Its secrets show in no `Debug`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 pub(in crate::backend) use crate::backend::kit::url::{Host, Login};
@@ -17,7 +16,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) struct Settings {
     pub(crate) deployment: Deployment,
     pub(crate) hosts: Vec<Host>,
-    pub(crate) tls: Option<Tls>,
+    pub(crate) tls: Option<TlsFiles>,
     pub(crate) login: Login,
     pub(crate) sentinel_login: Login,
     pub(crate) database: i64,
@@ -42,15 +41,6 @@ pub(crate) enum Deployment {
     Cluster,
     /// Masters that know nothing of each other: a redlock.
     Independent,
-}
-
-/// Whom to trust, and who we are.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Tls {
-    /// A file of certificates, in place of the system's.
-    pub(crate) ca: Option<PathBuf>,
-    /// A certificate of our own, and its key.
-    pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
 
 impl Settings {
@@ -118,8 +108,8 @@ impl Settings {
             }
         }
         if secure {
-            let identity = files.identity()?;
-            settings.tls = Some(Tls { ca: files.ca, identity });
+            files.identity()?;
+            settings.tls = Some(files);
         } else if !files.are_none() {
             let message = "ca, cert and key need TLS: write rediss:// (or redlocks://)";
             return Err(Error::invalid(message));

@@ -7,11 +7,11 @@ use std::sync::{Arc, Weak};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use redis::Value;
 use tokio::time::timeout;
 
 use super::RedisStore;
 use super::acquire::grant;
+use super::connection::Value;
 use super::error::{Failure, unexpected};
 use super::hold::replicate;
 use super::keys::Companion::{Queue, Record};

@@ -4,15 +4,13 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
-
 use super::Companion::{Line, Record};
 use super::attempt::{Attempt, Candidate, Vote, withdraw};
 use super::ledger::Admission;
 use super::poll::Poll;
 use super::script::{CLAIM, STORE};
 use super::votes::{Decision, NodeVerdicts, Round, Votes};
-use super::{Call, RedlockStore, encode_holder, hold, millis};
+use super::{Call, RedlockStore, Value, encode_holder, hold, millis};
 use crate::backend::{Claim, Grant, Proof, Renewal, Verdict};
 use crate::clock::Moment;
 use crate::error::Result;

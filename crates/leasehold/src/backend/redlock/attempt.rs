@@ -5,7 +5,6 @@ use std::mem;
 use std::slice;
 use std::sync::Arc;
 
-use redis::Value;
 use tokio::runtime::Handle;
 
 use super::Companion::Line;
@@ -13,7 +12,7 @@ use super::node::{Node, Said};
 use super::poll::Poll;
 use super::script::{RELEASE, WITHDRAW};
 use super::votes::{Decision, Votes};
-use super::{Call, Keys, RedlockStore, millis};
+use super::{Call, Keys, RedlockStore, Value, millis};
 use crate::backend::Claim;
 use crate::backend::kit::tombstone;
 use crate::error::Result;

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
-
 use super::Companion::{Forced as ForcedKey, Record};
 use super::attempt::releasing;
 use super::script::RENEW;
 use super::votes::Answers;
-use super::{Call, RedlockStore, millis, text};
+use super::{Call, RedlockStore, Value, millis, text};
 use crate::backend::{Hint, Hold, Proof, Release, Renewal};
 use crate::error::Result;
 use crate::loss::{Forced, LossReason};

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::Value;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::script::NODE_STATUS;
-use super::{Call, Connector, Failure, Host, Role, Server, Settings, Waiters, text};
+use super::{Call, Connector, Failure, Host, Role, Server, Settings, Value, Waiters, text};
 use crate::clock::Clock;
 use crate::error::Result;
 
@@ -54,7 +53,7 @@ impl Node {
         let connector = Connector::new(settings, clock, &messages)?;
         let (channel, marker) = (channel.to_owned(), marker.to_owned());
         let role = Role::Voter { channel, marker, standing: &NODE_STATUS };
-        let server = Server::new(&connector, host, role)?;
+        let server = Server::new(&connector, host, role);
         Ok(Arc::new(Self { index, server, messages, unanswered: Mutex::default() }))
     }
 

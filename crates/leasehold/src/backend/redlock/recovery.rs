@@ -16,13 +16,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::Value;
 use tokio::time::timeout;
 
 use super::node::{Membership, Node, NodeStatus};
 use super::script::NODE_STATUS;
 use super::votes::{NodeVerdict, NodeVerdicts, lower_median, natural};
-use super::{Failure, NAME, RedlockStore, Settings, number, parts, text};
+use super::{Failure, NAME, RedlockStore, Settings, Value, number, parts, text};
 use crate::backend::Finding;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Operation, Result};

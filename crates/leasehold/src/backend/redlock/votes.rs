@@ -5,12 +5,10 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use redis::Value;
-
 use super::ledger::owner_of;
 use super::node::{NodeStatus, Said};
 use super::poll::Poll;
-use super::{Call, Failure, Record, RedlockStore, bytes, left, number, unexpected};
+use super::{Call, Failure, Record, RedlockStore, Value, bytes, left, number, unexpected};
 use crate::error::{Error, ErrorKind, Result};
 use crate::holder::HeldBy;
 

@@ -1,6 +1,6 @@
-//! Reading RESP3, what a server says on a connection of ours.
+//! Reading RESP3: what a server says.
 
-use redis::{Value, parse_redis_value};
+use super::value::{Refusal, Value};
 
 /// How deep an answer may be nested. Ours are three deep.
 const DEEPEST: usize = 16;
@@ -9,8 +9,8 @@ const DEEPEST: usize = 16;
 #[derive(Debug, PartialEq)]
 pub(super) enum Frame<'a> {
     /// The answer to the oldest request that has none. (A subscription is answered by a
-    /// message that is as good as one.)
-    Answer(Value),
+    /// message that is as good as one.) An error anywhere in it is all of it.
+    Answer(Result<Value, Refusal>),
     /// A message of a channel.
     Message(&'a [u8]),
     /// A subscription has ended, which nobody here asks for: a slot has moved away.
@@ -30,10 +30,13 @@ pub(super) enum Stop {
 
 /// The first frame of these bytes, and its length.
 pub(super) fn frame(bytes: &[u8]) -> Result<(Frame<'_>, usize), Stop> {
-    let mut reader = Reader { bytes, at: 0 };
+    let mut reader = Reader { bytes, at: 0, refusal: None };
     let frame = match bytes.first() {
         Some(b'>') => reader.push()?,
-        _ => Frame::Answer(reader.value(0)?),
+        _ => {
+            let value = reader.value(0)?;
+            Frame::Answer(reader.refusal.map_or(Ok(value), Err))
+        }
     };
     Ok((frame, reader.at))
 }
@@ -41,6 +44,8 @@ pub(super) fn frame(bytes: &[u8]) -> Result<(Frame<'_>, usize), Stop> {
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// The first error that was met.
+    refusal: Option<Refusal>,
 }
 
 impl<'a> Reader<'a> {
@@ -56,20 +61,37 @@ impl<'a> Reader<'a> {
         }
         let data = self.values(count - 1, 0)?;
         Ok(match kind {
-            b"subscribe" | b"ssubscribe" => Frame::Answer(Value::Array(data)),
+            b"subscribe" | b"ssubscribe" => Frame::Answer(Ok(Value::Array(data))),
             b"unsubscribe" | b"sunsubscribe" => Frame::Unsubscribed,
             _ => Frame::Other,
         })
     }
 
     fn value(&mut self, depth: usize) -> Result<Value, Stop> {
-        let start = self.at;
-        Ok(match self.bytes.get(start).ok_or(Stop::More)? {
+        Ok(match self.bytes.get(self.at).ok_or(Stop::More)? {
             b':' => Value::Int(self.number()?),
             b'$' => match self.count()? {
                 None => Value::Nil,
-                Some(length) => Value::BulkString(self.take(length)?.to_vec()),
+                Some(length) => Value::Bytes(self.take(length)?.to_vec()),
             },
+            b'+' | b',' | b'#' | b'(' => Value::Bytes(self.line()?.to_vec()),
+            b'-' => {
+                let text = self.line()?;
+                self.refused(text)
+            }
+            b'!' => {
+                let text = self.blob()?;
+                self.refused(text)
+            }
+            b'=' => {
+                // Three letters tell its format.
+                let text = self.blob()?.get(4..).ok_or(Stop::Garbage)?;
+                Value::Bytes(text.to_vec())
+            }
+            b'_' => {
+                self.line()?;
+                Value::Nil
+            }
             _ if depth == DEEPEST => return Err(Stop::Garbage),
             b'*' => match self.count()? {
                 None => Value::Nil,
@@ -77,25 +99,20 @@ impl<'a> Reader<'a> {
             },
             b'~' => {
                 let count = self.count()?.ok_or(Stop::Garbage)?;
-                Value::Set(self.values(count, depth)?)
+                Value::Array(self.values(count, depth)?)
             }
             b'%' => {
                 let count = self.count()?.ok_or(Stop::Garbage)?;
                 let pair = |_| Ok((self.value(depth + 1)?, self.value(depth + 1)?));
                 Value::Map((0..count).map(pair).collect::<Result<_, _>>()?)
             }
-            // What is rare is left to the driver, once it is whole.
-            b'+' | b'-' | b'_' | b',' | b'#' | b'(' => {
-                self.line()?;
-                self.by_the_driver(start)?
-            }
-            b'=' | b'!' => {
-                let length = self.count()?.ok_or(Stop::Garbage)?;
-                self.take(length)?;
-                self.by_the_driver(start)?
-            }
             _ => return Err(Stop::Garbage),
         })
+    }
+
+    fn refused(&mut self, text: &[u8]) -> Value {
+        self.refusal.get_or_insert_with(|| Refusal::new(text));
+        Value::Nil
     }
 
     fn values(&mut self, count: usize, depth: usize) -> Result<Vec<Value>, Stop> {
@@ -107,19 +124,18 @@ impl<'a> Reader<'a> {
         Ok(values)
     }
 
-    fn by_the_driver(&self, start: usize) -> Result<Value, Stop> {
-        parse_redis_value(&self.bytes[start..self.at]).map_err(|_| Stop::Garbage)
-    }
-
     fn word(&mut self) -> Result<&'a [u8], Stop> {
         match self.bytes.get(self.at).ok_or(Stop::More)? {
-            b'$' => {
-                let length = self.count()?.ok_or(Stop::Garbage)?;
-                self.take(length)
-            }
+            b'$' => self.blob(),
             b'+' => self.line(),
             _ => Err(Stop::Garbage),
         }
+    }
+
+    /// Bytes behind their length.
+    fn blob(&mut self) -> Result<&'a [u8], Stop> {
+        let length = self.count()?.ok_or(Stop::Garbage)?;
+        self.take(length)
     }
 
     /// Bytes, and the end of their line.
@@ -159,6 +175,37 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// What another parser makes of a whole answer.
+#[cfg(test)]
+fn by_the_redis_crate(text: &[u8]) -> Result<Value, Refusal> {
+    fn ours(value: redis::Value) -> Value {
+        let all = |values: Vec<_>| Value::Array(values.into_iter().map(ours).collect());
+        match value {
+            redis::Value::Nil => Value::Nil,
+            redis::Value::Int(number) => Value::Int(number),
+            redis::Value::Okay => Value::Bytes(b"OK".to_vec()),
+            redis::Value::BulkString(bytes) | redis::Value::BigNumber(bytes) => Value::Bytes(bytes),
+            redis::Value::SimpleString(text) | redis::Value::VerbatimString { text, .. } => {
+                Value::Bytes(text.into_bytes())
+            }
+            redis::Value::Double(number) => Value::Bytes(number.to_string().into_bytes()),
+            redis::Value::Boolean(truth) => {
+                Value::Bytes(truth.to_string().as_bytes()[..1].to_vec())
+            }
+            redis::Value::Array(values) | redis::Value::Set(values) => all(values),
+            redis::Value::Map(pairs) => {
+                Value::Map(pairs.into_iter().map(|(key, value)| (ours(key), ours(value))).collect())
+            }
+            other => panic!("{other:?} is no answer"),
+        }
+    }
+    let value = redis::parse_redis_value(text).unwrap();
+    value.extract_error().map(ours).map_err(|error| {
+        let words: Vec<_> = error.code().into_iter().chain(error.detail()).collect();
+        Refusal::new(words.join(" ").as_bytes())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,6 +226,7 @@ mod tests {
         "+OK\r\n",
         "+PONG\r\n",
         "-NOSCRIPT no such script\r\n",
+        "-ERR\r\n",
         "*2\r\n:1\r\n*4\r\n:1\r\n:-1\r\n$1\r\nx\r\n$0\r\n\r\n",
         "*0\r\n",
         "*-1\r\n",
@@ -188,13 +236,14 @@ mod tests {
         "(12345678901234567890\r\n",
         "=8\r\ntxt:text\r\n",
         "!9\r\nERR wrong\r\n",
+        "*3\r\n:1\r\n*1\r\n-ERR first\r\n-OOM second\r\n",
+        "%1\r\n!7\r\nERR key\r\n-ERR value\r\n",
     ];
 
     #[test]
-    fn says_what_the_driver_would() {
+    fn says_what_the_redis_crate_would() {
         for text in ANSWERS {
-            let driver = parse_redis_value(text.as_bytes()).unwrap();
-            assert_eq!(whole(text), Frame::Answer(driver), "{text:?}");
+            assert_eq!(whole(text), Frame::Answer(by_the_redis_crate(text.as_bytes())), "{text:?}");
         }
     }
 
@@ -215,7 +264,7 @@ mod tests {
         let message = ">3\r\n$8\r\nsmessage\r\n$1\r\nc\r\n$2\r\nhi\r\n";
         assert_eq!(whole(message), Frame::Message(b"hi"));
         let answer = ">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n";
-        assert!(matches!(whole(answer), Frame::Answer(Value::Array(_))));
+        assert!(matches!(whole(answer), Frame::Answer(Ok(Value::Array(_)))));
         let over = ">3\r\n$12\r\nsunsubscribe\r\n$1\r\nc\r\n:0\r\n";
         assert_eq!(whole(over), Frame::Unsubscribed);
         assert_eq!(whole(">2\r\n$10\r\ninvalidate\r\n_\r\n"), Frame::Other);
@@ -233,6 +282,9 @@ mod tests {
             "$1\r\nabc",
             "*-5\r\n",
             "%-1\r\n",
+            "=3\r\ntxt\r\n",
+            "!-1\r\n",
+            "$9223372036854775808\r\n",
             ">-1\r\n",
             ">1\r\n:1\r\n",
             &deep,
@@ -252,73 +304,50 @@ mod properties {
     /// What a server said, in bytes of our own.
     #[derive(Debug, Clone, PartialEq)]
     enum Said {
-        Answer(Value),
+        Answer(Result<Value, Refusal>),
         Message(Vec<u8>),
     }
 
-    fn value() -> impl Strategy<Value = Value> {
+    fn bulk() -> impl Strategy<Value = Vec<u8>> {
+        vec(any::<u8>(), 0..20).prop_map(|text| print('$', &text))
+    }
+
+    fn print(kind: char, text: &[u8]) -> Vec<u8> {
+        [format!("{kind}{}\r\n", text.len()).as_bytes(), text, b"\r\n"].concat()
+    }
+
+    /// An answer as it travels.
+    fn answer() -> impl Strategy<Value = Vec<u8>> {
+        let line = r"\+[a-z ]{1,12}|_|\$-1|\*-1|#[tf]|\([0-9]{1,30}|-[A-Z]{1,8}( [a-z]{1,8}){0,2}";
         let leaf = prop_oneof![
-            any::<i64>().prop_map(Value::Int),
-            vec(any::<u8>(), 0..20).prop_map(Value::BulkString),
-            "[a-z ]{1,12}".prop_map(Value::SimpleString),
-            Just(Value::Nil),
+            any::<i64>().prop_map(|number| format!(":{number}\r\n").into_bytes()),
+            bulk(),
+            line.prop_map(|line| format!("{line}\r\n").into_bytes()),
+            "txt:[a-z ]{0,12}".prop_map(|text| print('=', text.as_bytes())),
+            "[A-Z]{1,8} [a-z]{1,8}".prop_map(|text| print('!', text.as_bytes())),
         ];
-        leaf.prop_recursive(4, 24, 4, |inner| {
-            prop_oneof![
-                vec(inner.clone(), 0..4).prop_map(Value::Array),
-                vec(inner.clone(), 0..4).prop_map(Value::Set),
-                vec((inner.clone(), inner), 0..3).prop_map(Value::Map),
-            ]
+        leaf.prop_recursive(4, 24, 6, |inner| {
+            let kind = prop::sample::select(vec!['*', '~', '%']);
+            (kind, vec((inner.clone(), inner), 0..3)).prop_map(|(kind, pairs)| {
+                let count = if kind == '%' { pairs.len() } else { 2 * pairs.len() };
+                let mut bytes = format!("{kind}{count}\r\n").into_bytes();
+                pairs.into_iter().for_each(|(one, other)| bytes.extend([one, other].concat()));
+                bytes
+            })
         })
     }
 
-    fn said() -> impl Strategy<Value = Said> {
-        let message = vec(any::<u8>(), 0..20).prop_map(Said::Message);
-        prop_oneof![value().prop_map(Said::Answer), message]
-    }
-
-    fn print(value: &Value, bytes: &mut Vec<u8>) {
-        match value {
-            Value::Int(number) => bytes.extend(format!(":{number}\r\n").bytes()),
-            Value::BulkString(text) => print_bytes(text, bytes),
-            Value::SimpleString(text) => bytes.extend(format!("+{text}\r\n").bytes()),
-            Value::Nil => bytes.extend(b"_\r\n"),
-            Value::Array(values) => print_all('*', values, bytes),
-            Value::Set(values) => print_all('~', values, bytes),
-            Value::Map(pairs) => {
-                bytes.extend(format!("%{}\r\n", pairs.len()).bytes());
-                for (key, value) in pairs {
-                    print(key, bytes);
-                    print(value, bytes);
-                }
-            }
-            other => unreachable!("{other:?} is not made here"),
-        }
-    }
-
-    fn print_all(kind: char, values: &[Value], bytes: &mut Vec<u8>) {
-        bytes.extend(format!("{kind}{}\r\n", values.len()).bytes());
-        values.iter().for_each(|value| print(value, bytes));
-    }
-
-    fn print_bytes(text: &[u8], bytes: &mut Vec<u8>) {
-        bytes.extend(format!("${}\r\n", text.len()).bytes());
-        bytes.extend(text);
-        bytes.extend(b"\r\n");
-    }
-
-    fn printed(all: &[Said]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        for said in all {
-            match said {
-                Said::Answer(value) => print(value, &mut bytes),
-                Said::Message(text) => {
-                    bytes.extend(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n");
-                    print_bytes(text, &mut bytes);
-                }
-            }
-        }
-        bytes
+    /// What a server says, as it travels and as it is meant.
+    fn said() -> impl Strategy<Value = (Vec<u8>, Said)> {
+        let answer = answer().prop_map(|bytes| {
+            let meant = Said::Answer(by_the_redis_crate(&bytes));
+            (bytes, meant)
+        });
+        let message = vec(any::<u8>(), 0..20).prop_map(|text| {
+            let head = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n";
+            ([&head[..], &print('$', &text)].concat(), Said::Message(text))
+        });
+        prop_oneof![answer, message]
     }
 
     /// All that is whole so far; what is not stays.
@@ -326,8 +355,8 @@ mod properties {
         let mut all = Vec::new();
         loop {
             let length = match frame(bytes) {
-                Ok((Frame::Answer(value), length)) => {
-                    all.push(Said::Answer(value));
+                Ok((Frame::Answer(answer), length)) => {
+                    all.push(Said::Answer(answer));
                     length
                 }
                 Ok((Frame::Message(text), length)) => {
@@ -347,7 +376,8 @@ mod properties {
             all in vec(said(), 0..6),
             cuts in vec(any::<prop::sample::Index>(), 0..6),
         ) {
-            let stream = printed(&all);
+            let (stream, meant): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+            let stream = stream.concat();
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
             cuts.extend([0, stream.len()]);
             cuts.sort_unstable();
@@ -356,7 +386,7 @@ mod properties {
                 bytes.extend(&stream[piece[0]..piece[1]]);
                 heard.extend(read(&mut bytes));
             }
-            prop_assert_eq!(heard, all);
+            prop_assert_eq!(heard, meant);
             prop_assert!(bytes.is_empty());
         }
 

@@ -1,7 +1,6 @@
 //! Cluster: which node has a slot, and following it when it moves.
 //!
-//! The driver's own cluster client sends writes again by itself; here a request goes to
-//! another node only when the first one certainly did not do it.
+//! A request goes to another node only when the first one certainly did not do it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,18 +9,17 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use redis::Value;
 use tokio::time::timeout;
 
 use super::replicas::Replicas;
 use super::slots::{Map, Node, Slots, read_map};
 use super::subscriptions::Subscriptions;
 use crate::backend::Finding;
-use crate::backend::redis::connection::Connector;
+use crate::backend::redis::connection::{Connector, Request, Value};
 use crate::backend::redis::error::Failure;
 use crate::backend::redis::info::Info;
 use crate::backend::redis::keys::tag;
-use crate::backend::redis::script::{Call, Request};
+use crate::backend::redis::script::Call;
 use crate::backend::redis::session::{Role, Server};
 use crate::backend::redis::url::Host;
 use crate::clock::Moment;
@@ -122,12 +120,13 @@ impl Cluster {
     /// The node that a `MOVED` or `ASK` names.
     fn redirected(&self, failure: &Failure, from: &Arc<Node>) -> Result<Arc<Node>> {
         let Failure::Refused(error) = failure else { return Err(failure.clone().into()) };
-        let address = error.redirect_node().and_then(|(address, _)| address.rsplit_once(':'));
+        // The slot, and where it is.
+        let address = error.detail().split(' ').nth(1).and_then(|to| to.rsplit_once(':'));
         let (name, port) = address.ok_or_else(|| Error::from(failure.clone()))?;
         let port = port.parse().map_err(|_| Error::from(failure.clone()))?;
         // An empty name is the one we asked.
         let name = if name.is_empty() { &from.server.host.name } else { name };
-        self.node(&Host { name: name.to_owned(), port })
+        Ok(self.node(&Host { name: name.to_owned(), port }))
     }
 
     pub(super) async fn node_of(&self, slot: u16) -> Result<Arc<Node>> {
@@ -138,9 +137,9 @@ impl Cluster {
         self.slots.lock().node_of(slot).ok_or_else(nobody)
     }
 
-    fn node(&self, host: &Host) -> Result<Arc<Node>> {
+    fn node(&self, host: &Host) -> Arc<Node> {
         if let Some(node) = self.slots.lock().nodes.get(host) {
-            return Ok(node.clone());
+            return node.clone();
         }
         let role = match self.shards_speak {
             true => Role::Requests,
@@ -148,11 +147,11 @@ impl Cluster {
         };
         let server = |role| Server::new(&self.connector, host, role);
         let node = Node {
-            server: server(role)?,
-            subscriptions: Subscriptions::new(server(Role::Requests)?),
-            replicas: Replicas::new(server(Role::Requests)?),
+            server: server(role),
+            subscriptions: Subscriptions::new(server(Role::Requests)),
+            replicas: Replicas::new(server(Role::Requests)),
         };
-        Ok(self.slots.lock().remember(Arc::new(node)))
+        self.slots.lock().remember(Arc::new(node))
     }
 
     fn forget_refresh(&self) {
@@ -176,10 +175,8 @@ impl Cluster {
             // Only nodes that left the cluster answered: what was known before is better.
             return self.slots.lock().epoch.map(drop).ok_or_else(nobody);
         }
-        let mut nodes = Vec::with_capacity(map.ranges.len());
-        for (range, host) in map.ranges {
-            nodes.push((range, self.node(&host)?));
-        }
+        let located = |(range, host)| (range, self.node(&host));
+        let nodes = map.ranges.into_iter().map(located).collect();
         *refreshed = Some(self.connector.clock.now());
         if self.slots.lock().replace(nodes, map.epoch) {
             self.connector.waiters.reconnected();
@@ -195,7 +192,7 @@ impl Cluster {
         let limit = self.connector.settings.timeout;
         let mut asking = FuturesUnordered::new();
         for host in hosts {
-            let server = self.node(&host)?.server.clone();
+            let server = self.node(&host).server.clone();
             asking.push(async move {
                 let questions = ["SLOTS", "INFO"].map(|what| Request::of(&["CLUSTER", what]));
                 let answered = timeout(limit, server.ask_all(&questions)).await;

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::Value;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use crate::backend::redis::connection::{Request, Value};
 use crate::backend::redis::error::{Failure, unexpected};
-use crate::backend::redis::script::{Call, Request, millis};
+use crate::backend::redis::script::{Call, millis};
 use crate::backend::redis::session::Server;
 
 /// The replicas of one server, asked over a connection that may be kept waiting.

@@ -1,21 +1,21 @@
 //! Sentinel: who is the master just now?
 //!
-//! The driver's own Sentinel client ignores `+switch-master`, so this one listens to it, and
-//! believes no server that does not call itself a master.
+//! It listens to `+switch-master`, and believes no server that does not call itself a master.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use redis::{RedisResult, Value};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::replicas::Replicas;
 use crate::backend::Finding;
 use crate::backend::kit::reconnect::{Connected, Reconnect};
-use crate::backend::redis::connection::Connector;
-use crate::backend::redis::error::{Failure, Login};
+use crate::backend::redis::connection::{ConnectionError, Connector, Heard, Peer, Request, Value};
+use crate::backend::redis::error::Failure;
 use crate::backend::redis::script::{Call, parts, text};
 use crate::backend::redis::session::{Role, Server};
 use crate::backend::redis::url::Host;
@@ -58,15 +58,15 @@ impl Sentinel {
         hosts: &[Host],
         name: &str,
         channel: String,
-    ) -> Result<Self> {
+    ) -> Self {
         let sentinel = |host| Server::new(&connector, host, Role::Sentinel);
-        let sentinels = hosts.iter().map(sentinel).collect::<Result<_>>()?;
+        let sentinels = hosts.iter().map(sentinel).collect();
         let present = Reconnect::new(connector.clock.clone(), Duration::ZERO);
         let name = name.to_owned();
         let shared = Arc::new(Shared { connector, sentinels, name, channel, present });
         let mut listening = JoinSet::new();
         listening.spawn(listen(shared.clone()));
-        Ok(Self { shared, _listening: listening })
+        Self { shared, _listening: listening }
     }
 
     /// Calls a script on the master. What a former master refused goes to its successor.
@@ -138,9 +138,9 @@ impl Shared {
     async fn master_according_to(&self, sentinel: &Arc<Server>) -> Result<Arc<Master>> {
         let host = self.address_according_to(sentinel).await?;
         let role = Role::Master { channel: self.channel.clone() };
-        let server = Server::new(&self.connector, &host, role)?;
+        let server = Server::new(&self.connector, &host, role);
         server.live().await?;
-        let replicas = Replicas::new(Server::new(&self.connector, &host, Role::Requests)?);
+        let replicas = Replicas::new(Server::new(&self.connector, &host, Role::Requests));
         Ok(Arc::new(Master { server, replicas, forgotten: AtomicBool::new(false) }))
     }
 
@@ -151,13 +151,7 @@ impl Shared {
                 format!("the sentinel at {} knows no master {:?}", sentinel.host, self.name);
             Error::new(ErrorKind::Unusable, message).not_applied()
         };
-        let answer = match sentinel.ask_in_time(&ask).await {
-            Err(failure) if failure.code() == Some("NOAUTH") => {
-                let message = Login::Sentinel.missing(&sentinel.host);
-                return Err(Error::new(ErrorKind::Unusable, message).not_applied());
-            }
-            answer => answer?,
-        };
+        let answer = sentinel.ask_in_time(&ask).await?;
         let [name, port] = parts(&answer).map_err(|_| unknown())?;
         let port = text(port)?.parse().map_err(|_| unknown())?;
         Ok(Host { name: text(name)?.to_owned(), port })
@@ -180,17 +174,28 @@ impl Shared {
     }
 
     /// Listens to one sentinel for as long as it speaks.
-    async fn follow(&self, sentinel: &Arc<Server>) -> RedisResult<()> {
-        let client = self.connector.to_sentinel(&sentinel.host)?;
-        let mut messages = client.get_async_pubsub().await?;
-        messages.subscribe("+switch-master").await?;
+    async fn follow(&self, sentinel: &Arc<Server>) -> Result<(), ConnectionError> {
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let on_heard = Box::new(move |heard: Heard<'_>| {
+            // Nobody may be there to be told any more.
+            let _ = tell.send(match heard {
+                Heard::Message(message) => Some(String::from_utf8_lossy(message).into_owned()),
+                Heard::Ended => None,
+            });
+        });
+        let subscribing = async {
+            let connecting = self.connector.connect(&sentinel.host, Peer::Sentinel, on_heard);
+            let connection = connecting.await?;
+            connection.ask(&Request::of(&["SUBSCRIBE", "+switch-master"])).await?;
+            Ok::<_, ConnectionError>(connection)
+        };
+        let subscribed = timeout(self.connector.settings.timeout, subscribing).await;
+        let _connection = subscribed.map_err(io::Error::from)??;
         // It may have changed before we listened.
         if let Ok(now) = self.address_according_to(sentinel).await {
             self.is_at(&now);
         }
-        let mut messages = messages.into_on_message();
-        while let Some(message) = messages.next().await {
-            let message: String = message.get_payload()?;
+        while let Some(Some(message)) = told.recv().await {
             // <name> <old ip> <old port> <new ip> <new port>
             let words: Vec<_> = message.split(' ').collect();
             if let [name, _, _, new, port] = words[..]

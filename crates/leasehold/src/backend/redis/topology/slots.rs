@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use redis::Value;
-
 use super::replicas::Replicas;
 use super::subscriptions::Subscriptions;
+use crate::backend::redis::connection::Value;
 use crate::backend::redis::error::unexpected;
 use crate::backend::redis::keys::SLOTS;
 use crate::backend::redis::script::{number, text};
@@ -167,7 +166,7 @@ mod tests {
     use super::*;
 
     fn word(text: &str) -> Value {
-        Value::BulkString(text.as_bytes().to_vec())
+        Value::Bytes(text.as_bytes().to_vec())
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! The connection on which messages of one node's shards are heard.
 //!
-//! Its own, because a slot that moves away ends its subscriptions with a message that the
-//! driver takes for the answer to a request: on a connection with requests every answer
-//! after it would be somebody else's. Such a connection is given up.
+//! Its own, because a slot that moves away ends its subscriptions, and its connection is given
+//! up with that: requests under way would have no answer.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -36,8 +35,8 @@ impl Subscriptions {
         if self.hear(slot) {
             return Ok(());
         }
-        let mut live = self.server.live().await.map_err(Failure::NotSent)?;
-        self.server.listen(&mut live, channel).await?;
+        let live = self.server.live().await.map_err(Failure::NotSent)?;
+        self.server.listen(&live, channel).await?;
         let mut heard = self.heard.lock();
         match &mut *heard {
             Some((on, slots)) if on.is(&live) => slots.extend([slot]),
