@@ -303,7 +303,6 @@ impl Drop for RedlockStore {
         for task in &self.tasks {
             task.abort();
         }
-        node::end_in_time(&self.nodes);
     }
 }
 

@@ -137,7 +137,7 @@ fn look_after(
     reorderings: Vec<u64>,
 ) {
     let store = Arc::downgrade(store);
-    poll.hand_over(Box::new(move |node, said| {
+    poll.hand_over(move |node, said| {
         let Some(store) = store.upgrade() else { return };
         let Said::Answers(answers) = said else {
             store.note(&said);
@@ -156,7 +156,7 @@ fn look_after(
         });
         let granted: Vec<_> = granted.map(|(attempt, _)| attempt.clone()).collect();
         take_back(&store, slice::from_ref(&store.nodes[node]), &granted);
-    }));
+    });
 }
 
 /// Whatever these claims have at the nodes goes. A majority must know of it: the others let it

@@ -1,23 +1,13 @@
 //! One of the nodes: an independent Redis master that votes, or why it does not.
 
-use std::collections::VecDeque;
 use std::fmt;
-use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
-
-use parking_lot::Mutex;
-use tokio::runtime::Handle;
-use tokio::time::Instant;
 
 use super::script::NODE_STATUS;
 use super::{Call, Connector, Failure, Host, Role, Server, Settings, Value, Waiters, text};
 use crate::clock::Clock;
 use crate::error::Result;
-
-/// How long answers that nobody waits for any more may take. A request that is dropped
-/// unanswered makes its connection suspect.
-const LATEST: Duration = Duration::from_secs(30);
 
 /// A node, and what is heard from it.
 pub(super) struct Node {
@@ -25,8 +15,6 @@ pub(super) struct Node {
     pub(super) server: Arc<Server>,
     /// Its messages: whom to wake, who lost a lease by force.
     pub(super) messages: Arc<Waiters>,
-    /// The requests that nobody waits for any more, the oldest first, and until when.
-    unanswered: Mutex<VecDeque<(Instant, Arc<dyn Detached>)>>,
 }
 
 /// What a node said to a call.
@@ -54,7 +42,7 @@ impl Node {
         let (channel, marker) = (channel.to_owned(), marker.to_owned());
         let role = Role::Voter { channel, marker, standing: &NODE_STATUS };
         let server = Server::new(&connector, host, role);
-        Ok(Arc::new(Self { index, server, messages, unanswered: Mutex::default() }))
+        Ok(Arc::new(Self { index, server, messages }))
     }
 
     pub(super) fn name(&self) -> String {
@@ -72,46 +60,6 @@ impl Node {
             Ok(other) => Said::NoVote(text(&other).map_or(NodeStatus::Unknown, NodeStatus::parse)),
             Err(failure) => Said::Failed(failure),
         }
-    }
-
-    /// Nobody waits for this request any more. It is given up if it is not answered in time; so
-    /// are, by now, those before it.
-    pub(super) fn give_up_in_time(&self, request: Arc<dyn Detached>) {
-        let now = Instant::now();
-        let mut late = Vec::new();
-        let mut requests = self.unanswered.lock();
-        while let Some((until, first)) = requests.front()
-            && (*until <= now || first.is_over())
-        {
-            late.extend(requests.pop_front());
-        }
-        if !request.is_over() {
-            requests.push_back((now + LATEST, request));
-        }
-        drop(requests);
-        late.into_iter().for_each(|(_, request)| request.give_up());
-    }
-}
-
-/// A request that goes on by itself.
-pub(super) trait Detached: Send + Sync {
-    /// Whether it was answered, or given up.
-    fn is_over(&self) -> bool;
-
-    fn give_up(&self);
-}
-
-/// The client is gone. What it left behind may still be answered (a release that is everywhere
-/// but at one node), and does not keep a silent node's connection for ever.
-pub(super) fn end_in_time(nodes: &[Arc<Node>]) {
-    let Ok(runtime) = Handle::try_current() else { return };
-    for node in nodes.iter().filter(|node| !node.unanswered.lock().is_empty()) {
-        let node = node.clone();
-        runtime.spawn(async move {
-            tokio::time::sleep(LATEST).await;
-            let all = mem::take(&mut *node.unanswered.lock());
-            all.into_iter().for_each(|(_, request)| request.give_up());
-        });
     }
 }
 
