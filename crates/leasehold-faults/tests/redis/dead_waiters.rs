@@ -14,7 +14,7 @@ use crate::waiting::{counts, queue};
 
 /// How many were killed.
 const DEAD: usize = 5000;
-/// How many waiters one call takes out of queues at most (`LOOKS` in `line.lua`).
+/// How many waiters one call takes out of queues at most (`LOOKS` in `queue.lua`).
 const LOOKS: u64 = 1000;
 
 fn claim() -> Claim {

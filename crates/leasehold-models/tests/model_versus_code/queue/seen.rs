@@ -65,7 +65,7 @@ fn ticks_in(millis: u64) -> u8 {
     millis.div_ceil(1000 * TICK) as u8
 }
 
-/// Who stands there; `None` if a waiter is not what `line.lua` says it is.
+/// Who stands there; `None` if a waiter is not what `queue.lua` says it is.
 fn place(waiter: &str, millis: u64, ticks: u64) -> Option<Place> {
     let words: Vec<&str> = waiter.split(' ').collect();
     let [owner, seen, number, _ttl, _channel, _holder] = words[..] else { return None };

@@ -13,11 +13,11 @@ pub(in crate::backend) trait Connected: Clone {
     fn is_open(&self) -> bool;
 }
 
-/// The present connection. Callers that find none make one, one caller at a time; the others
+/// The current connection. Callers that find none make one, one caller at a time; the others
 /// then get that one.
 pub(in crate::backend) struct Reconnect<T> {
     clock: Clock,
-    present: Mutex<Option<T>>,
+    current: Mutex<Option<T>>,
     /// Held while connecting. When and how the last attempt failed.
     attempt: tokio::sync::Mutex<Option<(Moment, Error)>>,
     fails_fast_for: Duration,
@@ -27,13 +27,13 @@ impl<T: Connected> Reconnect<T> {
     /// A failed attempt answers all who ask in the given time after it: zero if each of them
     /// makes an attempt of its own.
     pub(in crate::backend) fn new(clock: Clock, fails_fast_for: Duration) -> Self {
-        let (present, attempt) = (Mutex::new(None), tokio::sync::Mutex::new(None));
-        Self { clock, present, attempt, fails_fast_for }
+        let (current, attempt) = (Mutex::new(None), tokio::sync::Mutex::new(None));
+        Self { clock, current, attempt, fails_fast_for }
     }
 
     /// The connection, if it is open.
-    pub(in crate::backend) fn present(&self) -> Option<T> {
-        self.present.lock().as_ref().filter(|present| present.is_open()).cloned()
+    pub(in crate::backend) fn current(&self) -> Option<T> {
+        self.current.lock().as_ref().filter(|current| current.is_open()).cloned()
     }
 
     /// The open connection, or a new one. An error means that nothing was sent.
@@ -43,8 +43,8 @@ impl<T: Connected> Reconnect<T> {
     where
         F: Future<Output = Result<T>>,
     {
-        match self.present() {
-            Some(present) => Ok(present),
+        match self.current() {
+            Some(current) => Ok(current),
             // Boxed, because it is rare: every request would have room for it otherwise.
             None => Box::pin(self.connect(connect)).await,
         }
@@ -55,8 +55,8 @@ impl<T: Connected> Reconnect<T> {
         F: Future<Output = Result<T>>,
     {
         let mut failed = self.attempt.lock().await;
-        if let Some(present) = self.present() {
-            return Ok(present);
+        if let Some(current) = self.current() {
+            return Ok(current);
         }
         if let Some((at, error)) = &*failed
             && at.until(self.clock.now()) < self.fails_fast_for
@@ -73,24 +73,24 @@ impl<T: Connected> Reconnect<T> {
 
     /// Uses a connection that was made elsewhere.
     pub(in crate::backend) fn put(&self, made: T) {
-        *self.present.lock() = Some(made);
+        *self.current.lock() = Some(made);
     }
 
-    /// Takes the present connection out, open or not.
+    /// Takes the current connection out, open or not.
     pub(in crate::backend) fn take(&self) -> Option<T> {
-        self.present.lock().take()
+        self.current.lock().take()
     }
 
-    /// Lets go of the present connection if it is closed.
+    /// Lets go of the current connection if it is closed.
     pub(in crate::backend) fn drop_closed(&self) {
         // Dropped outside of the lock.
-        let _closed = self.present.lock().take_if(|present| !present.is_open());
+        let _closed = self.current.lock().take_if(|current| !current.is_open());
     }
 }
 
 impl<T: fmt::Debug> fmt::Debug for Reconnect<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Reconnect").field(&*self.present.lock()).finish()
+        f.debug_tuple("Reconnect").field(&*self.current.lock()).finish()
     }
 }
 
@@ -133,11 +133,11 @@ mod tests {
         let reconnect = reconnect(Duration::ZERO);
         let first = reconnect.get(async || Ok(Connection::default())).await.unwrap();
         first.0.store(true, Ordering::Relaxed);
-        assert!(reconnect.present().is_none());
+        assert!(reconnect.current().is_none());
         let second = reconnect.get(async || Ok(Connection::default())).await.unwrap();
         assert!(!Arc::ptr_eq(&first.0, &second.0));
         reconnect.drop_closed();
-        assert!(reconnect.present().is_some());
+        assert!(reconnect.current().is_some());
     }
 
     #[tokio::test]

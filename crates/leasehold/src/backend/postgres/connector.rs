@@ -41,8 +41,8 @@ impl Connector {
     }
 
     /// The session that is open just now.
-    pub(super) fn present(&self) -> Option<Arc<Session>> {
-        self.session.present()
+    pub(super) fn current(&self) -> Option<Arc<Session>> {
+        self.session.current()
     }
 
     /// The open session, or a new one. An error means that nothing was asked.

@@ -130,7 +130,7 @@ async fn sweep(store: Weak<LeaseStore>) {
             let Some(store) = store.upgrade() else { return };
             store.waiters.forget_abandoned(store.clock.now());
             // Nobody connects just to sweep.
-            store.rest.present()
+            store.rest.current()
         };
         if let Some(session) = session
             && let Err(error) = sweep_all(&session).await

@@ -30,7 +30,7 @@ pub(crate) enum Companion {
     /// Who waits, in order: a list. (Not the name that a redlock gives to a hash.)
     Queue,
     /// Who waits at a node of a redlock, and the tombstones there.
-    Line,
+    RedlockQueue,
     /// The last force-release.
     Forced,
 }
@@ -40,7 +40,7 @@ impl Companion {
         match self {
             Self::Record => "leasehold:record:",
             Self::Queue => "leasehold:queue:",
-            Self::Line => "leasehold:line:",
+            Self::RedlockQueue => "leasehold:line:",
             Self::Forced => "leasehold:forced:",
         }
     }
@@ -215,12 +215,12 @@ mod tests {
                 let same_slot = |key: &str| {
                     assert_eq!(slot(key.as_bytes()), slot(keys.lock.as_bytes()), "{key}");
                 };
-                use Companion::{Forced, Line, Queue, Record};
-                for kind in [Record, Queue, Line, Forced] {
+                use Companion::{Forced, Queue, Record, RedlockQueue};
+                for kind in [Record, Queue, RedlockQueue, Forced] {
                     let mut key = String::new();
                     keys.push_companion(&mut key, kind);
                     same_slot(&key);
-                    let waits = matches!(kind, Queue | Line);
+                    let waits = matches!(kind, Queue | RedlockQueue);
                     assert_eq!(lock_key_of(&key), waits.then_some(keys.lock.as_str()));
                 }
                 let mut tombstone = String::new();

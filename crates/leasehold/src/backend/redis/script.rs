@@ -40,25 +40,25 @@ pub(crate) use scripts;
 
 scripts! {
     /// Takes locks, or places in their queues.
-    ACQUIRE = "lua/acquire_common.lua" "lua/token.lua" "lua/held.lua" "lua/line.lua"
+    ACQUIRE = "lua/acquire_common.lua" "lua/token.lua" "lua/held.lua" "lua/queue.lua"
         "lua/acquire.lua";
     /// Shows that waiters still wait.
-    BEAT = "lua/clock.lua" "lua/token.lua" "lua/held.lua" "lua/line.lua" "lua/beat.lua";
+    BEAT = "lua/clock.lua" "lua/token.lua" "lua/held.lua" "lua/queue.lua" "lua/beat.lua";
     /// Asks after claims without an answer, and leaves tombstones for them.
-    SETTLE = "lua/clock.lua" "lua/token.lua" "lua/held.lua" "lua/line.lua" "lua/settle.lua";
+    SETTLE = "lua/clock.lua" "lua/token.lua" "lua/held.lua" "lua/queue.lua" "lua/settle.lua";
     /// Gives up a place in a queue, or a grant that just came.
-    LEAVE = "lua/clock.lua" "lua/token.lua" "lua/line.lua" "lua/leave.lua";
+    LEAVE = "lua/clock.lua" "lua/token.lua" "lua/queue.lua" "lua/leave.lua";
     /// Gives locks back.
-    RELEASE = "lua/release_common.lua" "lua/clock.lua" "lua/token.lua" "lua/line.lua"
+    RELEASE = "lua/release_common.lua" "lua/clock.lua" "lua/token.lua" "lua/queue.lua"
         "lua/release.lua";
     /// Extends leases.
     RENEW = "lua/clock.lua" "lua/token.lua" "lua/renew.lua";
     /// Why leases are gone.
     REASON = "lua/reason.lua";
     /// Takes a lock away from its holder.
-    FORCE = "lua/clock.lua" "lua/token.lua" "lua/held.lua" "lua/line.lua" "lua/force.lua";
+    FORCE = "lua/clock.lua" "lua/token.lua" "lua/held.lua" "lua/queue.lua" "lua/force.lua";
     /// Looks at locks.
-    INSPECT = "lua/clock.lua" "lua/line.lua" "lua/inspect.lua";
+    INSPECT = "lua/clock.lua" "lua/queue.lua" "lua/inspect.lua";
 }
 
 /// A script and the name under which servers keep it.

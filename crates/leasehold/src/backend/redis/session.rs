@@ -48,7 +48,7 @@ pub(crate) enum Role {
     Master { channel: String },
     /// The same, of a node of a redlock: before anything else it is asked whether it has been
     /// restarted since it last voted.
-    Voter { channel: String, marker: String, standing: &'static Script },
+    Voter { channel: String, marker: String, status: &'static Script },
     /// Requests, and messages that are subscribed to later.
     Requests,
     /// Questions about masters.
@@ -234,9 +234,9 @@ impl Server {
             }
         }
         let mut keeps = FORGETS;
-        if let Role::Voter { marker, standing, .. } = &self.role {
+        if let Role::Voter { marker, status, .. } = &self.role {
             keeps = if keeps_every_write(&connection).await { KEEPS } else { FORGETS };
-            let mut arrival = Call::new(standing, 0, 1);
+            let mut arrival = Call::new(status, 0, 1);
             arrival.arg(marker).arg("arrive").arg("").arg(keeps);
             connection.ask_all(&arrival.with_script()).await.map_err(failed)?;
         }

@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Companion::{Line, Record};
+use super::Companion::{Record, RedlockQueue};
 use super::attempt::{Attempt, Candidate, Vote, withdraw};
 use super::ledger::Admission;
 use super::poll::Poll;
@@ -275,7 +275,7 @@ fn claiming(store: &RedlockStore, candidates: &[Candidate]) -> Call {
         call.arg(&candidate.attempt.keys.lock);
     }
     for candidate in candidates {
-        call.companion(&candidate.attempt.keys, Line);
+        call.companion(&candidate.attempt.keys, RedlockQueue);
     }
     call.arg(store.expected()).arg(who(store, &candidates[0]));
     // Mostly they have these in common.

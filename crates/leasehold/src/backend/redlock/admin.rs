@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Companion::{Forced as ForcedKey, Line, Record as RecordKey};
+use super::Companion::{Forced as ForcedKey, Record as RecordKey, RedlockQueue};
 use super::ledger::owner_of;
 use super::node::NodeStatus;
 use super::recovery::Probe;
@@ -59,7 +59,7 @@ async fn look(store: &RedlockStore, names: &[Name]) -> Result<Vec<LockInfo>> {
     let call = || {
         let mut call = store.call(&INSPECT, 4 * names.len());
         for name in names {
-            call.keys(&store.keys(name), &[RecordKey, Line, ForcedKey]);
+            call.keys(&store.keys(name), &[RecordKey, RedlockQueue, ForcedKey]);
         }
         call.arg(store.expected());
         call
@@ -107,7 +107,7 @@ pub(super) async fn force_release(
     let keys = store.keys(&name);
     let call = || {
         let mut call = store.call(&FORCE, 4);
-        call.keys(&keys, &[RecordKey, Line, ForcedKey]);
+        call.keys(&keys, &[RecordKey, RedlockQueue, ForcedKey]);
         call.arg(store.expected()).arg(&forced.by).arg(&forced.reason).arg(millis(REMEMBERED));
         call
     };
@@ -136,7 +136,7 @@ pub(super) async fn examine(store: Arc<RedlockStore>) -> Result<Vec<Finding>> {
             Err(failure) => {
                 findings.push(Finding::danger(
                     format!("{name}: not reached: {}", Error::from(failure.clone())),
-                    "one more that fails may be one too many: start it, or mend the way to it",
+                    "one more that fails may be one too many: start it, or repair the network to it",
                 ));
                 continue;
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use super::Companion::Line;
+use super::Companion::RedlockQueue;
 use super::node::{Node, Said};
 use super::poll::Poll;
 use super::script::{RELEASE, WITHDRAW};
@@ -122,7 +122,7 @@ pub(super) fn releasing<'a>(
         call.arg(&keys.lock);
     }
     for keys in locks {
-        call.companion(keys, Line);
+        call.companion(keys, RedlockQueue);
     }
     call.arg(store.expected()).arg(u8::from(wakes));
     call
@@ -165,7 +165,7 @@ pub(super) async fn withdraw(store: &RedlockStore, claims: &[Claim]) -> Result<(
     let call = || {
         let mut call = store.call(&WITHDRAW, 2 * claims.len());
         for claim in claims {
-            call.keys(&store.keys(&claim.name), &[Line]);
+            call.keys(&store.keys(&claim.name), &[RedlockQueue]);
         }
         call.arg(store.expected());
         for claim in claims {

@@ -40,7 +40,7 @@ impl Node {
         let messages = Waiters::new(clock.clone());
         let connector = Connector::new(settings, clock, &messages)?;
         let (channel, marker) = (channel.to_owned(), marker.to_owned());
-        let role = Role::Voter { channel, marker, standing: &NODE_STATUS };
+        let role = Role::Voter { channel, marker, status: &NODE_STATUS };
         let server = Server::new(&connector, host, role);
         Ok(Arc::new(Self { index, server, messages }))
     }

@@ -6,19 +6,19 @@ use super::{Script, scripts};
 
 scripts! {
     /// Takes locks.
-    CLAIM = "lua/claim_common.lua" "lua/raise.lua" "lua/token.lua" "lua/line.lua" "lua/claim.lua";
+    CLAIM = "lua/claim_common.lua" "lua/raise.lua" "lua/token.lua" "lua/queue.lua" "lua/claim.lua";
     /// Stores tokens.
     STORE = "lua/member.lua" "lua/raise.lua" "../redis/lua/clock.lua" "lua/token.lua" "lua/store.lua";
     /// Extends leases.
     RENEW = "lua/member.lua" "lua/raise.lua" "../redis/lua/clock.lua" "lua/token.lua" "lua/renew.lua";
     /// Gives locks back.
-    RELEASE = "lua/release_common.lua" "lua/line.lua" "lua/release.lua";
+    RELEASE = "lua/release_common.lua" "lua/queue.lua" "lua/release.lua";
     /// Gives up what an owner has, and leaves its tombstone.
-    WITHDRAW = "lua/member.lua" "lua/line.lua" "lua/withdraw.lua";
+    WITHDRAW = "lua/member.lua" "lua/queue.lua" "lua/withdraw.lua";
     /// Takes a lock away from its holder.
-    FORCE = "lua/member.lua" "lua/line.lua" "lua/force.lua";
+    FORCE = "lua/member.lua" "lua/queue.lua" "lua/force.lua";
     /// Looks at locks.
-    INSPECT = "lua/member.lua" "lua/line.lua" "lua/inspect.lua";
+    INSPECT = "lua/member.lua" "lua/queue.lua" "lua/inspect.lua";
     /// Looks at what a node is, or changes it.
     NODE_STATUS = "lua/node_status.lua";
 }

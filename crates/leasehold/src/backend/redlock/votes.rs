@@ -381,7 +381,7 @@ impl NodeVerdicts {
                           URLs, and see `leasehold doctor`";
             (ErrorKind::Refused, advice)
         } else if has(|said| matches!(said, NodeVerdict::Unreachable(_) | NodeVerdict::TimedOut)) {
-            (ErrorKind::Unreachable, "start the missing nodes, or mend the way to them")
+            (ErrorKind::Unreachable, "start the missing nodes, or repair the network to them")
         } else if has(|said| matches!(said, NodeVerdict::Refused(_))) {
             (ErrorKind::Unusable, "see what the nodes say")
         } else {

@@ -31,7 +31,7 @@ pub(super) async fn look_after(store: Weak<SessionStore>) {
         let idle = tidy(&store).await;
         ticks = ticks.wrapping_add(1);
         if ticks % TICKS_BETWEEN_SWEEPS == 0
-            && let Some(session) = store.observer.present()
+            && let Some(session) = store.observer.current()
             && let Err(error) = session.rows(&statements::SWEEP, &[]).await
         {
             tracing::debug!(%error, "sweeping is put off");
@@ -61,7 +61,7 @@ async fn tidy(store: &Arc<SessionStore>) -> bool {
     for (owner, waiting) in left {
         tokio::spawn(abandon(store.clone(), owner, waiting));
     }
-    for lifeline in lifelines.into_iter().chain(store.shared.present()) {
+    for lifeline in lifelines.into_iter().chain(store.shared.current()) {
         if lifeline.is_open() && lifeline.is_due(now) {
             tokio::spawn(async move { lifeline.ping().await });
         }

@@ -70,7 +70,7 @@ for i = 1, count do
       answer = { 0, -1, value, last }
     end
   elseif ARGV[4 * i + 1] == '' then
-    -- What `stand` of line.lua does. Of those who stay for a moment only some extend the life
+    -- What `stand` of queue.lua does. Of those who stay for a moment only some extend the life
     -- of the queue and look for dead ones in a long one, chosen by their owner's last digit, which
     -- is random; the others do with their heartbeats.
     local seen = sub(now, 1, 13)

@@ -46,7 +46,7 @@ for i = 1, count do
       call('DEL', lock)
       answer = 1
     else
-      -- What `serve` of line.lua does, where nothing is special.
+      -- What `serve` of queue.lua does, where nothing is special.
       if not now then
         local time = call('TIME')
         local rest = time[2]

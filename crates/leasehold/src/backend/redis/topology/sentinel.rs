@@ -167,7 +167,7 @@ impl Shared {
     }
 
     fn is_at(&self, host: &Host) {
-        if let Some(master) = self.present.present().filter(|now| now.server.host != *host) {
+        if let Some(master) = self.present.current().filter(|now| now.server.host != *host) {
             tracing::info!(from = %master.server.host, to = %host, "the master has changed");
             self.forget(&master);
         }
