@@ -160,9 +160,4 @@ impl Drop for SqliteStore {
     }
 }
 
-super::kit::verbs::verbs!(
-    SqliteStore,
-    "sqlite",
-    |_store| &GUARANTEES,
-    Limits::new(512, 1).in_step()
-);
+super::kit::verbs::verbs!(SqliteStore, "sqlite", |_store| &GUARANTEES, Limits::new(512, 1));
