@@ -38,7 +38,8 @@ pub trait StoreUnderTest: fmt::Debug + Send + Sync {
 /// How time passes around a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Time {
-    /// As the case turns the clock.
+    /// As the case turns the clock, which stands still while the case waits for something: a
+    /// store that asks its server again and again sleeps by tokio's clock in between.
     Turned,
     /// As it does: a server has a clock of its own. A fixture in real time wants a runtime
     /// with one thread, so that a case can stop everything that its clients do.
