@@ -1,5 +1,5 @@
-//! Waiting in the queue of one server (DESIGN, section "redis"): whoever releases the lock grants
-//! it to the first live waiter and pushes it a message; heartbeats repair what is lost on the way.
+//! Waiting in the queue of one server (DESIGN, section "redis"): each release grants the lock to
+//! the first live waiter and pushes it a message; heartbeats repair what is lost on the way.
 //!
 //! Clients come once, wait, hold, renew, give back, leave, or die anywhere. Requests, answers and
 //! pushes are late or lost, and the queue itself may be lost; the number of such *troubles* is
@@ -42,7 +42,7 @@ pub const DEADLINE: &str = "D: a holder's deadline is never later than the serve
 pub const EXCLUSIVE: &str = "X: no two holders";
 /// Nobody is forgotten.
 pub const TOLD: &str =
-    "N: who is told to wait is in the queue, who was granted the lock is told so";
+    "N: a client told to wait is in the queue; one that was granted the lock is told so";
 /// Nothing blocks.
 pub const MOVING: &str = "B: nothing and nobody dead blocks the queue for long";
 /// First come, first served.
@@ -72,7 +72,7 @@ pub struct Habits {
     pub counts_from_proof: bool,
     /// A grant is looked at before it is taken: its deadline may have passed.
     pub looks_at_grant: bool,
-    /// Who is told that it is not in the queue enqueues again.
+    /// A client that is told it is not in the queue enqueues again.
     pub enqueues_again: bool,
 }
 

@@ -96,6 +96,7 @@ mod readiness;
 mod runtime;
 #[cfg(all(test, shuttle))]
 mod schedules;
+mod store_kind;
 mod terms;
 mod token {
     pub use leasehold_fence::Token;
@@ -103,7 +104,7 @@ mod token {
 
 #[doc(inline)]
 pub use backend::{Finding, ForcedInfo, LeaseInfo, LockInfo, Severity};
-pub use connect::{Connect, SetUp, StoreKind, connect};
+pub use connect::{Connect, connect};
 pub use error::{Error, ErrorKind, Operation, Outcome, Result};
 pub use event::{Event, EventKind, Events, Refusal};
 pub use guarantees::{Consistency, EndsWith, Guarantees, Scope};
@@ -115,5 +116,6 @@ pub use locks::Locks;
 pub use loss::{Forced, Loss, LossReason};
 pub use name::{InvalidName, MAX_NAME_BYTES, Name};
 pub use owner::Owner;
+pub use store_kind::{SetUp, StoreKind};
 pub use terms::{DEFAULT_TTL, MAX_TTL, MIN_TTL, OnDoubt};
 pub use token::Token;

@@ -209,7 +209,7 @@ async fn who_was_seen_in_1970_asks_again() {
     }
 }
 
-/// Whoever asks again is in the queue once, and where it was; whoever leaves is not.
+/// A waiter that asks again keeps its one place in the queue; one that leaves has none.
 #[tokio::test]
 async fn who_asks_again_keeps_its_place() {
     let server = server();

@@ -98,7 +98,7 @@ impl Store {
         self.queued = self.queued.filter(|waiter| *waiter != owner);
     }
 
-    /// Somebody else gives the lock back: it goes to whoever is in the queue.
+    /// Somebody else gives the lock back: it goes to the waiter in the queue.
     pub fn other_leaves(&mut self) {
         self.lock = self.queued.take().map(|waiter| (Who::Us(waiter), TTL));
     }

@@ -35,14 +35,14 @@ pub const CASES: &[Case] = &[
     Case::breaks(
         TOLD,
         "unknown-untold",
-        "who is not in the queue is told to wait",
+        "a client that is not in the queue is told to wait",
         THREE,
         Subject::Queue(|model| model.rules.beat_tells_unknown = false),
     ),
     Case::breaks(
         MOVING,
         "unknown-unheeded",
-        "who is told that it is not in the queue goes on waiting",
+        "a client that is told it is not in the queue goes on waiting",
         THREE,
         Subject::Queue(|model| model.habits.enqueues_again = false),
     ),

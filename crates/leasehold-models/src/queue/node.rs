@@ -120,9 +120,9 @@ pub struct Rules {
     pub beat_repairs: bool,
     /// Whoever is next; otherwise only its sender, if it is the first.
     pub beat_repairs_for_others: bool,
-    /// A heartbeat of somebody who is not in the queue is told so.
+    /// The answer to a heartbeat says when its sender is not in the queue.
     pub beat_tells_unknown: bool,
-    /// A heartbeat of somebody who was granted the lock is told so.
+    /// The answer to a heartbeat says when its sender was granted the lock.
     pub beat_tells_granted: bool,
     /// Whoever asks and is told of a grant has it for the whole TTL from then on.
     pub telling_extends: bool,
